@@ -1,0 +1,5 @@
+"""``python -m wagmf`` is the command ``wagmf``."""
+
+from wagmf.cli import main
+
+main()

@@ -1,0 +1,334 @@
+"""The feasible sets F, each with its projection in the norm of diag(V).
+
+    project(y, V) = argmin over x in F of Σ V_i·(x_i - y_i)²
+
+Every projection is exact (closed form, sorting, or a Newton root carried to machine precision) and is written with
+operators and an injected namespace ``xp`` (numpy, torch or jax.numpy), without branching on values, so the front ends
+call the same text and may trace it. A set holds for an array as a whole; Ball, L1Ball and Simplex take an ``axis`` to
+hold for each slice along it (``Simplex(axis=1)``: every row of a matrix sums to 1).
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from wagmf.arguments import real, refuse
+
+__all__ = ["Ball", "Box", "Everything", "Feasible", "HalfSpace", "Hyperplane", "L1Ball", "NonNegative", "Simplex"]
+
+_Namespace = ModuleType | Any
+
+# Newton's steps for Ball rise to the root from below and double their digits; V spanning 16 decades needs 15 of them.
+_NEWTON_STEPS = 24
+
+
+class Feasible:
+    """What every set offers; choose one of its subclasses.
+
+    >>> Box(-1, 1).contains(np.array([0.5, -1.0]))
+    True
+    """
+
+    @property
+    def diameter(self) -> float:
+        """D = max ‖x - y‖∞ over the set, which the regret bounds need."""
+        return math.inf
+
+    def project(self, y: Any, V: Any = 1.0, xp: _Namespace = np) -> Any:
+        """The point of the set nearest to ``y`` in the norm of diag(V), V > 0."""
+        raise NotImplementedError
+
+    def lowest(self, direction: Any) -> Any:
+        """The point x of the set where direction·x is least: the best fixed decision against linear losses."""
+        refuse("feasible", self, "a linear loss has no least value on this set; name the comparator yourself")
+
+    def contains(self, x: Any, tolerance: float = 1e-9) -> bool:
+        """Whether ``x`` is in the set, up to a rounding tolerance relative to max(1, ‖x‖∞)."""
+        x = np.asarray(x, dtype=np.float64)
+        scale = max(1.0, float(np.max(np.abs(x), initial=0.0)))
+        return bool(np.all(np.abs(self.project(x) - x) <= tolerance * scale))
+
+
+@dataclass(frozen=True, eq=False)
+class Everything(Feasible):
+    """All of R^d: no constraint.
+
+    >>> Everything().project(np.array([3.0]))
+    array([3.])
+    """
+
+    def project(self, y: Any, V: Any = 1.0, xp: _Namespace = np) -> Any:
+        return y
+
+
+@dataclass(frozen=True, eq=False)
+class Box(Feasible):
+    """lower ≤ x ≤ upper, numbers or arrays. The weighted projection clips, whatever V is.
+
+    >>> Box(-1, 1).project(np.array([-3.0, 0.5]))
+    array([-1. ,  0.5])
+    """
+
+    lower: Any
+    upper: Any
+
+    def __post_init__(self) -> None:
+        lower, upper = _numbers("lower", self.lower, infinite=True), _numbers("upper", self.upper, infinite=True)
+        if isinstance(lower, np.ndarray) or isinstance(upper, np.ndarray):
+            try:
+                lower, upper = (side.copy() for side in np.broadcast_arrays(lower, upper))
+            except ValueError:
+                refuse("lower, upper", (np.shape(lower), np.shape(upper)), "their shapes must broadcast")
+        if not np.all(np.less_equal(lower, upper)):
+            refuse("lower, upper", (self.lower, self.upper), "an empty box: lower must be <= upper everywhere")
+        object.__setattr__(self, "lower", lower)
+        object.__setattr__(self, "upper", upper)
+
+    @property
+    def diameter(self) -> float:
+        return float(np.max(np.subtract(self.upper, self.lower)))
+
+    def project(self, y: Any, V: Any = 1.0, xp: _Namespace = np) -> Any:
+        return xp.clip(y, _like(self.lower, y, xp), _like(self.upper, y, xp))
+
+    def lowest(self, direction: Any) -> Any:
+        x = np.where(np.asarray(direction) > 0, self.lower, self.upper)
+        return x if np.all(np.isfinite(x)) else super().lowest(direction)
+
+
+@dataclass(frozen=True, eq=False)
+class NonNegative(Feasible):
+    """x ≥ 0.
+
+    >>> NonNegative().project(np.array([-3.0, 0.5]))
+    array([0. , 0.5])
+    """
+
+    def project(self, y: Any, V: Any = 1.0, xp: _Namespace = np) -> Any:
+        return xp.clip(y, 0.0, None)
+
+
+@dataclass(frozen=True, eq=False)
+class Ball(Feasible):
+    """‖x - center‖₂ ≤ radius.
+
+    >>> Ball(1.0).project(np.array([3.0, 4.0])).round(12)
+    array([0.6, 0.8])
+    """
+
+    radius: float
+    center: Any = 0.0
+    axis: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "radius", real("radius", self.radius, above=0))
+        object.__setattr__(self, "center", _numbers("center", self.center))
+        _check_axis(self.axis)
+
+    @property
+    def diameter(self) -> float:
+        return 2 * self.radius
+
+    def project(self, y: Any, V: Any = 1.0, xp: _Namespace = np) -> Any:
+        """x = c + z/(1 + λ/V) with z = y - c and λ ≥ 0 the root of ‖x(λ) - c‖ = radius.
+
+        1/‖x(λ) - c‖ is concave in λ, so Newton's method on it rises to the root from below; the bracket only guards
+        against rounding.
+        """
+        center = _like(self.center, y, xp)
+
+        def shrink(z: Any, V: Any) -> Any:
+            excess = xp.clip(_norm(z, xp) / self.radius - 1, 0.0, None)
+            lowest, highest = excess * _least(V, xp), excess * -_least(-V, xp)
+            lam = lowest
+            for _ in range(_NEWTON_STEPS):
+                x = z / (1 + lam / V)
+                size, slope = _norm(x, xp), _total(x * x / (V + lam), xp)
+                lam = lam + (size / self.radius - 1) * size**2 / (slope + (slope == 0))
+                lam = xp.minimum(xp.maximum(lam, lowest), highest)
+            return z / (1 + lam / V)
+
+        return center + _slicewise(shrink, y - center, V, self.axis, xp)
+
+    def lowest(self, direction: Any) -> Any:
+        g = _whole(direction, self)
+        return self.center - self.radius * g / (np.linalg.norm(g) or 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class L1Ball(Feasible):
+    """Σ|x_i| ≤ radius.
+
+    >>> L1Ball(1.0).project(np.array([3.0, 0.5]))
+    array([1., 0.])
+    """
+
+    radius: float
+    axis: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "radius", real("radius", self.radius, above=0))
+        _check_axis(self.axis)
+
+    @property
+    def diameter(self) -> float:
+        return 2 * self.radius
+
+    def project(self, y: Any, V: Any = 1.0, xp: _Namespace = np) -> Any:
+        def shrink(y: Any, V: Any) -> Any:
+            size = xp.abs(y)
+            theta = xp.clip(_threshold(size, V, self.radius, xp), 0.0, None)
+            return xp.sign(y) * xp.clip(size - theta / V, 0.0, None)
+
+        return _slicewise(shrink, y, V, self.axis, xp)
+
+    def lowest(self, direction: Any) -> Any:
+        g = _whole(direction, self)
+        x = np.zeros_like(g)
+        largest = np.unravel_index(np.argmax(np.abs(g)), g.shape)
+        x[largest] = -self.radius * np.sign(g[largest])
+        return x
+
+
+@dataclass(frozen=True, eq=False)
+class Simplex(Feasible):
+    """x ≥ 0 and Σx_i = total: the probability distributions, for total = 1.
+
+    >>> Simplex().project(np.array([2.0, 1.5, -1.0]))
+    array([0.75, 0.25, 0.  ])
+    """
+
+    total: float = 1.0
+    axis: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "total", real("total", self.total, above=0))
+        _check_axis(self.axis)
+
+    @property
+    def diameter(self) -> float:
+        return self.total
+
+    def project(self, y: Any, V: Any = 1.0, xp: _Namespace = np) -> Any:
+        def shift(y: Any, V: Any) -> Any:
+            return xp.clip(y - _threshold(y, V, self.total, xp) / V, 0.0, None)
+
+        return _slicewise(shift, y, V, self.axis, xp)
+
+    def lowest(self, direction: Any) -> Any:
+        g = _whole(direction, self)
+        x = np.zeros_like(g)
+        x[np.unravel_index(np.argmin(g), g.shape)] = self.total
+        return x
+
+
+@dataclass(frozen=True, eq=False)
+class _Plane(Feasible):
+    a: Any
+    b: float
+
+    def __post_init__(self) -> None:
+        a = _numbers("a", self.a)
+        if not np.any(a):
+            refuse("a", self.a, "a must not be zero everywhere")
+        object.__setattr__(self, "a", a)
+        object.__setattr__(self, "b", real("b", self.b))
+
+    def _way_back(self, y: Any, V: Any, xp: _Namespace) -> tuple[Any, Any]:
+        """How far back the plane a·x = b is, and the direction a/V that leads there."""
+        a = _like(self.a, y, xp) * xp.ones_like(y)
+        return (xp.sum(a * y) - self.b) / xp.sum(a * a / V), a / V
+
+
+@dataclass(frozen=True, eq=False)
+class HalfSpace(_Plane):
+    """a·x ≤ b.
+
+    >>> HalfSpace([1.0, 1.0], 1.0).project(np.array([1.0, 1.0]))
+    array([0.5, 0.5])
+    """
+
+    def project(self, y: Any, V: Any = 1.0, xp: _Namespace = np) -> Any:
+        distance, direction = self._way_back(y, V, xp)
+        return y - xp.clip(distance, 0.0, None) * direction
+
+
+@dataclass(frozen=True, eq=False)
+class Hyperplane(_Plane):
+    """a·x = b.
+
+    >>> Hyperplane([1.0, 1.0], 1.0).project(np.array([0.0, 0.0]))
+    array([0.5, 0.5])
+    """
+
+    def project(self, y: Any, V: Any = 1.0, xp: _Namespace = np) -> Any:
+        distance, direction = self._way_back(y, V, xp)
+        return y - distance * direction
+
+
+def _threshold(y: Any, V: Any, total: float, xp: _Namespace) -> Any:
+    """θ such that Σ max(y_i - θ/V_i, 0) = total, along the last axis.
+
+    That sum is the largest, over subsets K, of Σ_K (y_i - θ/V_i): a maximum of falling lines in θ, whose root is the
+    largest of their roots (Σ_K y_i - total)/Σ_K 1/V_i. It is taken by a K of the largest V_i·y_i, hence the sorting.
+    """
+    order = xp.argsort(-(V * y))
+    take = getattr(xp, "take_along_dim", None) or xp.take_along_axis  # torch's name for it, and the others'
+    y, room = take(y, order, -1), take(1 / V, order, -1)
+    return -_least(-((xp.cumsum(y, -1) - total) / xp.cumsum(room, -1)), xp)
+
+
+def _slicewise(function: Callable[[Any, Any], Any], y: Any, V: Any, axis: int | None, xp: _Namespace) -> Any:
+    """``function(y, V)``, written for the last axis, on the whole of ``y`` or on each slice along ``axis``."""
+    V = V * xp.ones_like(y)
+    if axis is None:
+        return function(y.reshape(-1), V.reshape(-1)).reshape(y.shape)
+    return xp.moveaxis(function(xp.moveaxis(y, axis, -1), xp.moveaxis(V, axis, -1)), -1, axis)
+
+
+def _total(x: Any, xp: _Namespace) -> Any:
+    return xp.sum(x, -1, keepdims=True)
+
+
+def _norm(x: Any, xp: _Namespace) -> Any:
+    return xp.sqrt(_total(x * x, xp))
+
+
+def _least(x: Any, xp: _Namespace) -> Any:
+    return xp.amin(x, -1, keepdims=True) if x.shape[-1] else _total(x, xp)
+
+
+def _like(value: Any, y: Any, xp: _Namespace) -> Any:
+    """A number as it is; an array as one of ``y``'s framework, precision and device."""
+    if isinstance(value, float):
+        return value
+    place = {"device": y.device} if xp.__name__ == "torch" else {}
+    return xp.asarray(value, dtype=y.dtype, **place)
+
+
+def _numbers(name: str, value: Any, infinite: bool = False) -> Any:
+    """A float, or a float64 array of our own."""
+    try:
+        array = np.array(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        refuse(name, value, f"{name} must be a number or an array of numbers")
+    if array.ndim == 0:
+        return real(name, value, infinite=infinite)
+    if not np.all(~np.isnan(array) if infinite else np.isfinite(array)):
+        refuse(name, value, f"{name} must hold {'numbers, no NaN' if infinite else 'finite numbers'}")
+    return array
+
+
+def _check_axis(axis: Any) -> None:
+    if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int)):
+        refuse("axis", axis, "axis must be an integer, or None for the array as a whole")
+
+
+def _whole(direction: Any, feasible: "Ball | L1Ball | Simplex") -> Any:
+    if feasible.axis is not None:
+        refuse("axis", feasible.axis, "only a set that holds for the array as a whole has a single lowest point")
+    return np.asarray(direction, dtype=np.float64)

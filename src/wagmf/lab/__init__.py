@@ -1,0 +1,1 @@
+"""The lab: experiments, their records, and the figures made from records."""

@@ -1,0 +1,125 @@
+"""Finished walks of the synthetic problem, one JSON line each, written the moment they finish.
+
+A line holds the task, the version and a hash of the source that computed it, and the logged numbers. A run that is
+stopped, or killed, keeps every line it wrote; run again, it simulates only what is missing.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import wagmf
+from wagmf import arguments, feasible, methods, online, rule, weights
+from wagmf.online import Task, Walk
+
+__all__ = ["Record", "Walks", "best_rate", "source_hash"]
+
+
+@dataclass(frozen=True)
+class Record:
+    """A finished walk with the name of its method.
+
+    >>> from wagmf import Rule
+    >>> Record("wada", Task(Rule(), 10, (0.1,)), Walk(np.array([1]), np.zeros((1, 1)), np.zeros((1, 1)))).method
+    'wada'
+    """
+
+    method: str
+    task: Task
+    walk: Walk
+
+
+class Walks:
+    """The file of finished walks at ``path``; reading skips what another version of the source has computed.
+
+    >>> import tempfile
+    >>> from wagmf import Rule
+    >>> walks = Walks(Path(tempfile.mkdtemp()) / "walks.jsonl")
+    >>> task = Task(Rule(decay=0.5), 100, (0.1,))
+    >>> walks.add(Record("wada", task, online.simulate(**vars(task))))
+    >>> [record.method for record in walks.find([("wada", task)])]
+    ['wada']
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def add(self, record: Record) -> None:
+        """Append the record in one write, and see it safely on the disk."""
+        line = {
+            "wagmf": wagmf.__version__,
+            "source": source_hash(),
+            **_describe(record.method, record.task),
+            "t": record.walk.t.tolist(),
+            "x": record.walk.x.tolist(),
+            "regret": record.walk.regret.tolist(),
+        }
+        data = (json.dumps(line, allow_nan=False) + "\n").encode()
+        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            # A kill may have torn the last line: end it, so that only that one is lost.
+            size = os.fstat(handle).st_size
+            if size and os.pread(handle, 1, size - 1) != b"\n":
+                data = b"\n" + data
+            os.write(handle, data)
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def find(self, wanted: Iterable[tuple[str, Task]]) -> list[Record]:
+        """The records of those (method name, task) pairs that have finished, in the order asked for."""
+        known = self._read()
+        pairs = list(wanted)
+        keys = [_key(_describe(*pair)) for pair in pairs]
+        return [Record(name, task, known[key]) for (name, task), key in zip(pairs, keys, strict=True) if key in known]
+
+    def _read(self) -> dict[str, Walk]:
+        walks: dict[str, Walk] = {}
+        if not self.path.exists():
+            return walks
+        for text in self.path.read_text().splitlines():
+            try:
+                line = json.loads(text)
+                numbers = Walk(np.array(line.pop("t")), np.array(line.pop("x")), np.array(line.pop("regret")))
+                if line.pop("source") == source_hash() and line.pop("wagmf"):
+                    walks[_key(line)] = numbers
+            except (ValueError, KeyError, AttributeError):
+                continue  # torn by a kill, or not ours; it will be computed again
+        return walks
+
+
+def _describe(name: str, task: Task) -> dict[str, Any]:
+    return {"method": name, **asdict(task), "rule": task.rule.to_dict()}
+
+
+def _key(description: dict[str, Any]) -> str:
+    return json.dumps(description, sort_keys=True)
+
+
+@cache
+def source_hash() -> str:
+    """A hash of the source that decides the numbers.
+
+    >>> len(source_hash())
+    12
+    """
+    sources = (Path(str(room.__file__)).read_bytes() for room in (arguments, weights, rule, methods, feasible, online))
+    return hashlib.sha256(b"\0".join(sources)).hexdigest()[:12]
+
+
+def best_rate(records: list[Record]) -> int:
+    """The index of the step size whose median final R(T)/T over these records is least.
+
+    >>> from wagmf import Rule
+    >>> walk = Walk(np.array([1]), np.zeros((2, 1)), np.array([[3.0], [1.0]]))
+    >>> best_rate([Record("wada", Task(Rule(), 1, (0.1, 1.0)), walk)])
+    1
+    """
+    return int(np.argmin(np.median([record.walk.regret[:, -1] for record in records], axis=0)))

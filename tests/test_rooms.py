@@ -1,0 +1,134 @@
+"""The house: which room may import which, what importing costs, and that every public name is documented."""
+
+import ast
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SRC = Path(importlib.import_module("wagmf").__file__).parent
+
+# A room imports only from rooms above it; "wagmf" is the package itself, which offers the rooms above it by name.
+ORDER = [
+    "wagmf.arguments",
+    "wagmf.weights",
+    "wagmf.rule",
+    "wagmf.methods",
+    "wagmf.feasible",
+    "wagmf.theory",
+    "wagmf.online",
+    "wagmf",
+    "wagmf.lab",
+    "wagmf.lab.files",
+    "wagmf.lab.walks",
+    "wagmf.lab.plots",
+    "wagmf.cli",
+    "wagmf.__main__",
+]
+FRAMEWORKS = {"torch", "jax", "optax", "keras", "tensorflow", "ray"}
+PLOTTING = {"matplotlib", "plotly"}
+
+
+def room_of(path: Path) -> str:
+    parts = path.relative_to(SRC.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of(source: str) -> set[str]:
+    """Every module that the source imports, at the top or inside a function."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            base = str(node.module)
+            submodules = {f"{base}.{alias.name}" for alias in node.names} & set(ORDER)
+            found |= submodules or {base}
+    return found
+
+
+def violations(room: str, source: str) -> list[str]:
+    """What ``room`` imports that it may not."""
+    wrong = []
+    for name in imports_of(source):
+        top = name.partition(".")[0]
+        if top == "wagmf":
+            inside = room == "wagmf" and ORDER.index(name) < ORDER.index("wagmf")
+            if not inside and ORDER.index(name) >= ORDER.index(room):
+                wrong.append(name)
+        elif (top in FRAMEWORKS and top not in room) or (top in PLOTTING and room != "wagmf.lab.plots"):
+            wrong.append(name)
+    return wrong
+
+
+ROOMS = {room_of(path): path for path in sorted(SRC.rglob("*.py"))}
+
+
+def test_every_room_is_in_the_order():
+    assert set(ROOMS) == set(ORDER)
+
+
+@pytest.mark.parametrize("room", ORDER)
+def test_rooms_import_only_from_rooms_above(room):
+    assert violations(room, ROOMS[room].read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("room", "source"),
+    [
+        ("wagmf.weights", "from wagmf.rule import Rule"),
+        ("wagmf.rule", "from wagmf import online"),
+        ("wagmf.theory", "def f():\n    import torch"),
+        ("wagmf.online", "import matplotlib.pyplot as plt"),
+        ("wagmf.lab.walks", "from wagmf.lab.plots import figure1_page"),
+    ],
+)
+def test_a_wrong_import_would_be_seen(room, source):
+    assert violations(room, source)
+
+
+def test_importing_wagmf_is_quick_and_pulls_in_no_framework():
+    code = (
+        "import time; start = time.perf_counter(); import wagmf; took = time.perf_counter() - start\n"
+        "import sys; heavy = {'torch', 'jax', 'matplotlib', 'plotly', 'numba', 'typer', 'scipy'} & set(sys.modules)\n"
+        "print(took, *sorted(heavy))"
+    )
+    runs = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+        for _ in range(3)
+    ]
+    assert [run[1:] for run in runs] == [[], [], []]
+    assert min(float(run[0]) for run in runs) < 0.5
+
+
+def public_names():
+    for room in ORDER:
+        if room in ("wagmf.lab", "wagmf.__main__"):
+            continue
+        module = importlib.import_module(room)
+        for name in module.__all__:
+            yield pytest.param(module, name, id=f"{room}.{name}")
+
+
+@pytest.mark.parametrize(("module", "name"), list(public_names()))
+def test_every_public_name_has_a_docstring_with_an_example(module, name):
+    thing = getattr(module, name)
+    if not (inspect.isclass(thing) or inspect.isroutine(thing)):
+        # A value cannot hold a docstring of its own: a string literal follows it, as documentation tools expect.
+        if module.__name__ != "wagmf" and name != "app":
+            assert f"\n{name}: " in inspect.getsource(module)
+            assert '\n"""' in inspect.getsource(module).split(f"\n{name}: ")[1].split("\n\n")[0]
+        return
+    assert ">>>" in (inspect.getdoc(thing) or ""), "a docstring with a runnable example"
+
+
+@pytest.mark.parametrize("room", ORDER)
+def test_everything_public_is_listed(room):
+    tree = ast.parse(ROOMS[room].read_text())
+    listed = getattr(importlib.import_module(room), "__all__", []) if room != "wagmf.__main__" else []
+    defined = {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name[0] != "_"}
+    assert defined <= set(listed)
