@@ -22,8 +22,9 @@ __all__ = ["Ball", "Box", "Everything", "Feasible", "HalfSpace", "Hyperplane", "
 
 _Namespace = ModuleType | Any
 
-# Newton's steps for Ball rise to the root from below and double their digits; V spanning 16 decades needs 15 of them.
-_NEWTON_STEPS = 24
+# For Ball's root: halvings of log λ, after which 16 decades of V leave 15 % of doubt, then Newton steps, which double
+# the digits. Newton alone would need up to 40 where a heavy coordinate already lies on the sphere.
+_HALVINGS, _NEWTON_STEPS = 8, 8
 
 
 class Feasible:
@@ -50,7 +51,7 @@ class Feasible:
         """Whether ``x`` is in the set, up to a rounding tolerance relative to max(1, ‖x‖∞)."""
         x = np.asarray(x, dtype=np.float64)
         scale = max(1.0, float(np.max(np.abs(x), initial=0.0)))
-        return bool(np.all(np.abs(self.project(x) - x) <= tolerance * scale))
+        return math.isfinite(scale) and bool(np.all(np.abs(self.project(x) - x) <= tolerance * scale))
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +84,14 @@ class Box(Feasible):
                 lower, upper = (side.copy() for side in np.broadcast_arrays(lower, upper))
             except ValueError:
                 refuse("lower, upper", (np.shape(lower), np.shape(upper)), "their shapes must broadcast")
-        if not np.all(np.less_equal(lower, upper)):
-            refuse("lower, upper", (self.lower, self.upper), "an empty box: lower must be <= upper everywhere")
+        if not (
+            np.all(np.less_equal(lower, upper)) and np.all(np.less(lower, math.inf) & np.greater(upper, -math.inf))
+        ):
+            refuse(
+                "lower, upper",
+                (self.lower, self.upper),
+                "an empty box: lower must be <= upper, lower < inf, upper > -inf",
+            )
         object.__setattr__(self, "lower", lower)
         object.__setattr__(self, "upper", upper)
 
@@ -96,7 +103,10 @@ class Box(Feasible):
         return xp.clip(y, _like(self.lower, y, xp), _like(self.upper, y, xp))
 
     def lowest(self, direction: Any) -> Any:
-        x = np.where(np.asarray(direction) > 0, self.lower, self.upper)
+        direction = np.asarray(direction)
+        x = np.where(
+            direction > 0, self.lower, np.where(direction < 0, self.upper, np.clip(0.0, self.lower, self.upper))
+        )
         return x if np.all(np.isfinite(x)) else super().lowest(direction)
 
 
@@ -136,26 +146,33 @@ class Ball(Feasible):
     def project(self, y: Any, V: Any = 1.0, xp: _Namespace = np) -> Any:
         """x = c + z/(1 + λ/V) with z = y - c and λ ≥ 0 the root of ‖x(λ) - c‖ = radius.
 
-        1/‖x(λ) - c‖ is concave in λ, so Newton's method on it rises to the root from below; the bracket only guards
-        against rounding.
+        1/‖x(λ) - c‖ is concave in λ, so from below the root Newton's method on it never passes it.
         """
         center = _like(self.center, y, xp)
 
         def shrink(z: Any, V: Any) -> Any:
-            excess = xp.clip(_norm(z, xp) / self.radius - 1, 0.0, None)
-            lowest, highest = excess * _least(V, xp), excess * -_least(-V, xp)
-            lam = lowest
+            scale = _largest(xp.abs(z), xp)
+            scale = scale + (scale == 0)  # squares of z/scale neither overflow nor vanish
+            z, radius = z / scale, self.radius / scale
+            excess = xp.clip(_norm(z, xp) / radius - 1, 0.0, None)
+            low, high = excess * -_largest(-V, xp), excess * _largest(V, xp)
+            for _ in range(_HALVINGS):
+                middle = xp.sqrt(low) * xp.sqrt(high)
+                outside = _norm(z / (1 + middle / V), xp) > radius
+                low, high = xp.where(outside, middle, low), xp.where(outside, high, middle)
             for _ in range(_NEWTON_STEPS):
-                x = z / (1 + lam / V)
-                size, slope = _norm(x, xp), _total(x * x / (V + lam), xp)
-                lam = lam + (size / self.radius - 1) * size**2 / (slope + (slope == 0))
-                lam = xp.minimum(xp.maximum(lam, lowest), highest)
-            return z / (1 + lam / V)
+                x = z / (1 + low / V)
+                size, slope = _norm(x, xp), xp.sum(x * x / (V + low), -1, keepdims=True)
+                step = (size / radius - 1) * size**2 / (slope + (slope == 0))
+                low = xp.minimum(low + xp.clip(step, 0.0, None), high)
+            x = z / (1 + low / V)
+            return scale * x * xp.clip(radius / xp.maximum(_norm(x, xp), radius), None, 1.0)
 
         return center + _slicewise(shrink, y - center, V, self.axis, xp)
 
     def lowest(self, direction: Any) -> Any:
         g = _whole(direction, self)
+        g = g / (np.max(np.abs(g), initial=0.0) or 1.0)
         return self.center - self.radius * g / (np.linalg.norm(g) or 1.0)
 
 
@@ -181,8 +198,8 @@ class L1Ball(Feasible):
     def project(self, y: Any, V: Any = 1.0, xp: _Namespace = np) -> Any:
         def shrink(y: Any, V: Any) -> Any:
             size = xp.abs(y)
-            theta = xp.clip(_threshold(size, V, self.radius, xp), 0.0, None)
-            return xp.sign(y) * xp.clip(size - theta / V, 0.0, None)
+            inside = xp.sum(size, -1, keepdims=True) <= self.radius
+            return xp.where(inside, y, xp.sign(y) * _onto_simplex(size, V, self.radius, xp))
 
         return _slicewise(shrink, y, V, self.axis, xp)
 
@@ -214,10 +231,7 @@ class Simplex(Feasible):
         return self.total
 
     def project(self, y: Any, V: Any = 1.0, xp: _Namespace = np) -> Any:
-        def shift(y: Any, V: Any) -> Any:
-            return xp.clip(y - _threshold(y, V, self.total, xp) / V, 0.0, None)
-
-        return _slicewise(shift, y, V, self.axis, xp)
+        return _slicewise(lambda y, V: _onto_simplex(y, V, self.total, xp), y, V, self.axis, xp)
 
     def lowest(self, direction: Any) -> Any:
         g = _whole(direction, self)
@@ -238,10 +252,18 @@ class _Plane(Feasible):
         object.__setattr__(self, "a", a)
         object.__setattr__(self, "b", real("b", self.b))
 
-    def _way_back(self, y: Any, V: Any, xp: _Namespace) -> tuple[Any, Any]:
-        """How far back the plane a·x = b is, and the direction a/V that leads there."""
-        a = _like(self.a, y, xp) * xp.ones_like(y)
-        return (xp.sum(a * y) - self.b) / xp.sum(a * a / V), a / V
+    def _beyond(self, y: Any, xp: _Namespace) -> tuple[Any, Any]:
+        """a and a·y - b, both over max|a|: squares then neither overflow nor vanish."""
+        scale = float(np.max(np.abs(self.a)))
+        a = _like(self.a / scale, y, xp) * xp.ones_like(y)
+        return a, xp.sum(a * y) - self.b / scale
+
+    def _onto_plane(self, y: Any, V: Any, xp: _Namespace) -> Any:
+        """Along a/V to the plane a·x = b; the second time takes back the rounding of a first step from far away."""
+        for _ in range(2):
+            a, beyond = self._beyond(y, xp)
+            y = y - beyond / xp.sum(a * a / V) * (a / V)
+        return y
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,8 +275,7 @@ class HalfSpace(_Plane):
     """
 
     def project(self, y: Any, V: Any = 1.0, xp: _Namespace = np) -> Any:
-        distance, direction = self._way_back(y, V, xp)
-        return y - xp.clip(distance, 0.0, None) * direction
+        return xp.where(self._beyond(y, xp)[1] <= 0, y, self._onto_plane(y, V, xp))
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,20 +287,21 @@ class Hyperplane(_Plane):
     """
 
     def project(self, y: Any, V: Any = 1.0, xp: _Namespace = np) -> Any:
-        distance, direction = self._way_back(y, V, xp)
-        return y - distance * direction
+        return self._onto_plane(y, V, xp)
 
 
-def _threshold(y: Any, V: Any, total: float, xp: _Namespace) -> Any:
-    """θ such that Σ max(y_i - θ/V_i, 0) = total, along the last axis.
+def _onto_simplex(y: Any, V: Any, total: float, xp: _Namespace) -> Any:
+    """x = max(y - θ/V, 0) with θ such that Σx = total, along the last axis.
 
-    That sum is the largest, over subsets K, of Σ_K (y_i - θ/V_i): a maximum of falling lines in θ, whose root is the
-    largest of their roots (Σ_K y_i - total)/Σ_K 1/V_i. It is taken by a K of the largest V_i·y_i, hence the sorting.
+    Σ max(y_i - θ/V_i, 0) is the largest, over subsets K, of Σ_K (y_i - θ/V_i): a maximum of falling lines in θ, whose
+    root is the largest of their roots (Σ_K y_i - total)/Σ_K 1/V_i. A K of the largest V_i·y_i takes it, hence the sort.
     """
-    order = xp.argsort(-(V * y))
     take = getattr(xp, "take_along_dim", None) or xp.take_along_axis  # torch's name for it, and the others'
-    y, room = take(y, order, -1), take(1 / V, order, -1)
-    return -_least(-((xp.cumsum(y, -1) - total) / xp.cumsum(room, -1)), xp)
+    for _ in range(2):  # moving y along 1/V changes nothing but θ: the second time takes back the rounding of the first
+        order = xp.argsort(-(V * y))
+        sums, room = xp.cumsum(take(y, order, -1), -1), xp.cumsum(take(1 / V, order, -1), -1)
+        y = y - _largest((sums - total) / room, xp) / V
+    return xp.clip(y, 0.0, None)
 
 
 def _slicewise(function: Callable[[Any, Any], Any], y: Any, V: Any, axis: int | None, xp: _Namespace) -> Any:
@@ -290,22 +312,20 @@ def _slicewise(function: Callable[[Any, Any], Any], y: Any, V: Any, axis: int | 
     return xp.moveaxis(function(xp.moveaxis(y, axis, -1), xp.moveaxis(V, axis, -1)), -1, axis)
 
 
-def _total(x: Any, xp: _Namespace) -> Any:
-    return xp.sum(x, -1, keepdims=True)
-
-
 def _norm(x: Any, xp: _Namespace) -> Any:
-    return xp.sqrt(_total(x * x, xp))
+    return xp.sqrt(xp.sum(x * x, -1, keepdims=True))
 
 
-def _least(x: Any, xp: _Namespace) -> Any:
-    return xp.amin(x, -1, keepdims=True) if x.shape[-1] else _total(x, xp)
+def _largest(x: Any, xp: _Namespace) -> Any:
+    return xp.amax(x, -1, keepdims=True) if x.shape[-1] else xp.sum(x, -1, keepdims=True)
 
 
 def _like(value: Any, y: Any, xp: _Namespace) -> Any:
     """A number as it is; an array as one of ``y``'s framework, precision and device."""
     if isinstance(value, float):
         return value
+    if np.broadcast_shapes(value.shape, tuple(y.shape)) != tuple(y.shape):
+        refuse("shape of x", tuple(y.shape), f"the set is of shape {value.shape}, which must broadcast to it")
     place = {"device": y.device} if xp.__name__ == "torch" else {}
     return xp.asarray(value, dtype=y.dtype, **place)
 
@@ -313,8 +333,11 @@ def _like(value: Any, y: Any, xp: _Namespace) -> Any:
 def _numbers(name: str, value: Any, infinite: bool = False) -> Any:
     """A float, or a float64 array of our own."""
     try:
-        array = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError):
+        array = np.array(value)
+        if array.dtype.kind not in "iuf":
+            raise TypeError
+        array = array.astype(np.float64)
+    except (TypeError, ValueError, OverflowError):
         refuse(name, value, f"{name} must be a number or an array of numbers")
     if array.ndim == 0:
         return real(name, value, infinite=infinite)

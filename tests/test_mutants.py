@@ -1,0 +1,137 @@
+"""Every check is able to fail: each planted error is caught by the tests that should catch it.
+
+A mutant is a copy of the package with one piece of text replaced. The real tests run on it in a process of their own
+and must fail, and not for a crash at import; on an unchanged copy they pass.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import wagmf
+
+ROOT = Path(__file__).parent.parent
+SRC = Path(wagmf.__file__).parent
+
+PAPER = "test_rule.py -k algorithm"
+TORCH = "test_rule.py -k equals_torch_optim"
+LOW = "test_rule.py -k zero_gradients"
+SIGNS = "test_rule.py -k far_below"
+ORACLE = "test_online.py -k walks_as_the_oracle"
+LEARNER = "test_online.py -k norm_of"
+SETS = "test_feasible.py -k weights_count or general_solver"
+SIMPLEX = "test_feasible.py -k test_projection and simplex and is_optimal"
+CERTIFICATE = "test_theory.py -k certificates_of_the_table or constant_step_size"
+POWERS = "test_theory.py -k growing_powers"
+MAXIMUM = "test_theory.py -k running_maximum"
+BOUND_2 = "test_theory.py -k theorem_2_holds or recorded"
+BOUND_3 = "test_theory.py -k theorem_3_holds or recorded or formulas"
+WEIGHTS = "test_weights.py -k raw_weights"
+
+MUTANTS = {
+    "sign of the step": ("rule.py", "return lr * rule.rate_at(t)", "return -lr * rule.rate_at(t)", PAPER),
+    "momentum swapped": ("rule.py", "beta1 * m + (1 - beta1) * g", "(1 - beta1) * m + beta1 * g", PAPER),
+    "gradient power off by one": ("rule.py", "power(abs(g), rule.p1)", "power(abs(g), rule.p1 + 1)", PAPER),
+    "no absolute value": ("rule.py", "power(abs(g), rule.p1)", "power(g, rule.p1)", PAPER),
+    "root of p1, not p2": ("rule.py", "rule.p2, xp) + eps", "rule.p1, xp) + eps", PAPER),
+    "eps inside the root": (
+        "rule.py",
+        "root(peak / u if rule.monotone else v, rule.p2, xp) + eps",
+        "root((peak / u if rule.monotone else v) + eps, rule.p2, xp)",
+        PAPER,
+    ),
+    "eps forgotten": ("rule.py", "rule.p2, xp) + eps", "rule.p2, xp)", LOW),
+    "raw sum, not mean": ("rule.py", "v + (now - v) / u", "v + now", PAPER),
+    "window of the step before": (
+        "rule.py",
+        "        u = 1 + rule.weights.discount(t) * u\n        now = power(abs(g), rule.p1)\n",
+        "        now = power(abs(g), rule.p1)\n        old, u = max(u, 1.0), 1 + rule.weights.discount(t) * u\n"
+        "        u, old = old, u\n",
+        PAPER,
+    ),
+    "maximum dropped": ("rule.py", "peak = xp.maximum(peak, u * v)", "peak = u * v", PAPER),
+    "maximum of v, not of u·v": ("rule.py", "xp.maximum(peak, u * v)", "xp.maximum(peak, v)", TORCH),
+    "wrong decay": ("rule.py", "1 / t**self.decay", "1 / t ** (self.decay / 2)", PAPER),
+    "t off by one in the rate": ("rule.py", "1 / t**self.decay", "1 / (t + 1) ** self.decay", PAPER),
+    "t off by one in the correction": ("rule.py", "self.beta1**t *", "self.beta1 ** (t + 1) *", PAPER),
+    "correction dropped": ("rule.py", "return 1 / seen, 0.0", "return 1.0, 0.0", TORCH),
+    "lookahead dropped": ("rule.py", "a * m + b * g if rule.nesterov", "a * m if rule.nesterov", PAPER),
+    "latest by difference": ("rule.py", "now if isinstance(rule.weights, Latest) else v", "v", SIGNS),
+    "linear discount off by one": ("weights.py", "return (t - 1) / t", "return t / (t + 1)", WEIGHTS),
+    "polynomial discount upside down": ("weights.py", "(past / t) ** self.eta", "(t / past) ** self.eta", WEIGHTS),
+    "steady window forgotten": ("weights.py", "if self.steady else 0.0", "if False else 0.0", PAPER),
+    "wada without its fourth root": ("methods.py", "Rule(Linear(), p1=2, p2=4)", "Rule(Linear(), p1=2, p2=2)", PAPER),
+    "unweighted projection": ("online.py", "self.feasible.project(self._x - step, self.V)",
+                              "self.feasible.project(self._x - step)", LEARNER),
+    "projection forgotten": ("online.py", "self.feasible.project(self._x - step, self.V)", "self._x - step", LEARNER),
+    "simplex threshold unweighted": ("feasible.py", "- _largest((sums - total) / room, xp) / V",
+                                     "- _largest((sums - total) / room, xp)", SETS),
+    "simplex sorted the wrong way": ("feasible.py", "xp.argsort(-(V * y))", "xp.argsort(V * y)", SIMPLEX),
+    "ball scaled, not projected": ("feasible.py", "            x = z / (1 + low / V)\n            return",
+                                   "            x = z / (1 + excess)\n            return", SETS),
+    "half-space pushed from inside": ("feasible.py", "xp.where(self._beyond(y, xp)[1] <= 0, y, ",
+                                      "xp.where(False, y, ", SETS),
+    "plane reached by the unweighted way": ("feasible.py", "beyond / xp.sum(a * a / V) * (a / V)",
+                                            "beyond / xp.sum(a * a) * a", SETS),
+    "simulated m swapped": ("online.py", "beta1[i] * m_t + (1 - beta1[i]) * g[i]",
+                            "(1 - beta1[i]) * m_t + beta1[i] * g[i]", ORACLE),
+    "simulated state lost between chunks": ("online.py", "    memory[:] = u_t, m_t, v_t, peak_t\n", "", ORACLE),
+    "simulated regret against the wrong point": ("online.py", "(x[k] - _BEST)", "x[k]", ORACLE),
+    "condition as printed": ("theory.py", "need = eta + 1 if eta >= 0", "need = 0 if eta >= 0", POWERS),
+    "growing powers asked too little": ("theory.py", "need = eta + 1 if eta >= 0", "need = eta if eta >= 0", POWERS),
+    "running maximum forgotten by the certificate": ("theory.py", "kept = max(1.0, rho * below_peak) * before / u",
+                                                     "kept = before / u", MAXIMUM),
+    "first violation one late": ("theory.py", "return t\n        before", "return t + 1\n        before", CERTIFICATE),
+    "Theorem 3 without 1/α": ("theory.py", "D**2 / (2 * lr * kept) * V", "D**2 / (2 * kept) * V", BOUND_3),
+    "Theorem 3 with Lemma 3 as printed": ("theory.py", "4 * lr * G / kept**3 * S", "lr * G / kept**3 * S", BOUND_3),
+    "Theorem 2 without 1/α": ("theory.py", "lost = 1.0 if as_printed else lr", "lost = 1.0", BOUND_2),
+}  # fmt: skip
+
+
+def outcome(folder: Path, tests: str) -> subprocess.CompletedProcess[str]:
+    """Run the tests, up to the first failure, on the package in ``folder``."""
+    file, *selection = tests.split(" -k ")
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", f"tests/{file}"]
+    command += ["-k", selection[0]] if selection else []
+    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    for inherited in [name for name in environment if name.startswith(("COV_", "PYTEST_", "COVERAGE_"))]:
+        del environment[inherited]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def copy_of_the_package(folder: Path) -> Path:
+    return shutil.copytree(SRC, folder / "wagmf", ignore=shutil.ignore_patterns("__pycache__"))
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_error_is_caught(name, tmp_path):
+    file, old, new, tests = MUTANTS[name]
+    target = copy_of_the_package(tmp_path) / file
+    source = target.read_text()
+    assert source.count(old) >= 1, "the text to change is no longer there: bring the mutant up to date"
+    target.write_text(source.replace(old, new, 1))
+    result = outcome(tmp_path, tests)
+    assert result.returncode == 1, f"not caught by {tests}:\n{result.stdout[-2000:]}{result.stderr[-2000:]}"
+    assert "1 failed" in result.stdout, result.stdout[-2000:]
+
+
+@pytest.mark.parametrize("tests", [SIGNS, WEIGHTS, POWERS, LEARNER])
+def test_without_an_error_they_pass(tests, tmp_path):
+    """It is the error that fails them, not the copying; the others are run on the package itself, at full length."""
+    copy_of_the_package(tmp_path)
+    result = outcome(tmp_path, tests)
+    assert result.returncode == 0, result.stdout[-3000:]
+    assert " passed" in result.stdout
+
+
+def test_the_copy_is_what_is_tested(tmp_path):
+    copy_of_the_package(tmp_path)
+    where = subprocess.run(
+        [sys.executable, "-c", "import wagmf; print(wagmf.__file__)"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert where.stdout.startswith(str(tmp_path))
