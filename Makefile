@@ -9,7 +9,7 @@ demo: .venv-demo/ready  ## Figure 1 of the paper, in seconds
 	.venv-demo/bin/wagmf online --out figure1
 
 test: .venv/ready  ## every test, the doctests, and the coverage
-	.venv/bin/pytest -n 2 --dist worksteal --cov --cov-report=term
+	.venv/bin/pytest -n 2 --dist loadgroup --cov --cov-report=term
 
 lint: .venv/ready  ## what CI asks of the text
 	.venv/bin/ruff check .

@@ -14,10 +14,11 @@ import pytest
 from typer.testing import CliRunner
 
 from wagmf import cli
+from wagmf.lab import plots
 from wagmf.lab import walks as walks_room
 from wagmf.lab.walks import Record, Walks
 from wagmf.methods import METHODS, PAPER_METHODS
-from wagmf.online import Task, simulate
+from wagmf.online import Task, Walk, simulate
 from wagmf.rule import Rule
 
 QUICK = ["online", "--T", "2e3", "--seeds", "2", "--lrs", "0.1,1"]
@@ -53,6 +54,9 @@ def test_methods_lists_every_method():
         (["wada", "--decay", "0"], 1, "constant step size"),
         (["--weights", "polynomial:2", "--p2", "6"], 0, "exactly enough"),
         (["--weights", "polynomial:2", "--p2", "5.9"], 1, "too little"),
+        (["--weights", "linear", "--p2", "3.999999999"], 1, "too little"),
+        (["--weights", "exponential:0.999:steady", "--p2", "2", "--monotone", "--decay", "0"], 0, "of the order of T"),
+        (["wada"], 0, "momentum that fades"),
         (["--weights", "exponential:0.999", "--p2", "2", "--monotone"], 0, "running maximum"),
     ],
 )
@@ -72,6 +76,53 @@ def test_online_writes_records_picture_and_page(tmp_path):
     assert len(rows) == len(PAPER_METHODS) * 3
     assert {(row["T"], row["setting"]) for row in rows} == {(2000, "stochastic"), (2000, "online")}
     assert all(row["source"] == walks_room.source_hash() for row in rows)
+
+
+def test_the_command_uses_the_papers_step_sizes_and_settings():
+    tasks = cli._tasks("1e7", 3, "wada,sc_adagrad", "1,0.1,1", 100)
+    assert {(name, task.rule.decay) for name, task in tasks} == {("wada", 0.5), ("sc_adagrad", 1.0)}
+    assert {(task.setting, task.seed) for _, task in tasks} == {("online", 0), *(("stochastic", s) for s in range(3))}
+    assert all((task.T, task.lrs, task.x0, task.eps) == (10**7, (0.1, 1.0), 0.0, 1e-7) for _, task in tasks)
+
+
+def made_up(seed, regret, x, setting="stochastic"):
+    """A record with these values at t = 1 and 2 for two step sizes."""
+    task = Task(Rule(decay=0.5), 2, (0.1, 1.0), seed, setting)
+    return Record("wada", task, Walk(np.array([1, 2]), np.array(x, float), np.array(regret, float)))
+
+
+MADE_UP = [
+    made_up(0, [[9, 5], [9, 1]], [[0, 0.5], [0, -0.1]]),
+    made_up(1, [[9, 0], [9, 2]], [[0, 0.6], [0, -0.2]]),
+    made_up(2, [[9, 6], [9, 3]], [[0, 0.7], [0, -0.9]]),
+    made_up(0, [[9, 7], [9, 8]], [[0, 0.3], [0, 0.4]], "online"),
+]
+
+
+def test_the_table_says_what_the_records_say():
+    table = cli._summary(MADE_UP)
+    rows = [list(cells) for cells in zip(*(column.cells for column in table.columns), strict=True)]
+    # Medians over seeds of R(T)/T are 5 and 2, so the second step size is best, at the grid's upper edge.
+    assert rows[0] == ["stochastic", "wada", "≥ 1", "2.000", "-0.200", "-0.20 … +0.60", "holds"]
+    assert rows[1] == ["online", "wada", "≤ 0.1", "7.000", "+0.300", "+0.30 … +0.40", "holds"]
+
+
+def test_the_figure_shows_what_the_records_say():
+    regret, iterate, online_regret, last = plots._panels(MADE_UP, None)
+    assert [panel.curves[0].median[-1] for panel in (regret, iterate, online_regret)] == [2, -0.2, 7]
+    assert (regret.curves[0].low[-1], regret.curves[0].high[-1]) == (1.5, 2.5)
+    assert last.curves[0].at.tolist() == [0.1, 1.0]
+    assert last.curves[0].median.tolist() == [0.6, -0.2]
+    chosen = plots._panels(MADE_UP, 0)
+    assert [panel.curves[0].median[-1] for panel in chosen[:3]] == [5, 0.6, 7]
+    assert plots._limits([]) == (-1.0, 1.0)
+
+
+def test_a_reader_who_has_seen_enough_costs_no_file(tmp_path):
+    command = f"{sys.executable} -m wagmf {' '.join(QUICK)} -o {tmp_path} | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
+    assert "Traceback" not in done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"walks.jsonl", "figure1.png", "figure1.html"}
 
 
 def test_online_computes_only_what_is_missing(tmp_path):
@@ -94,6 +145,9 @@ def test_online_takes_every_method(tmp_path):
         (["online", "--T", "0"], ["T", "0"]),
         (["online", "--T", "many"], ["T", "many"]),
         (["online", "--T", "nan"], ["T", "nan"]),
+        (["online", "--T", "1e30"], ["T", "1e+30"]),
+        (["online", "--seeds", "100000000"], ["seeds", "100000000"]),
+        (["online", "--points", "1000000000"], ["points", "1000000000"]),
         (["online", "--seeds", "0"], ["seeds", "0"]),
         (["online", "--methods", "wadda"], ["wadda", "did you mean 'wada'"]),
         (["online", "--methods", ""], ["method", "''"]),
@@ -129,7 +183,9 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as end:
         cli.main()
     assert end.value.code == 2
-    assert "file" in capsys.readouterr().err
+    message = "".join(capsys.readouterr().err.split())  # the console may break the line anywhere
+    assert "Invalidout" in message
+    assert "file/deeper" in message
 
 
 def test_version_and_help():
@@ -139,6 +195,9 @@ def test_version_and_help():
     words = call("--help")
     assert "Examples" in words
     assert "wagmf certify wada" in words
+    assert "[default: one a core]" in call("online", "--help")
+    assert "[default: the" in call("certify", "--help")
+    assert "exponential:BETA[:steady]" in call("certify", "--help")
 
 
 def wait_for(condition, seconds=60.0):
@@ -214,6 +273,21 @@ def test_a_torn_line_costs_that_line_alone(tmp_path):
     walks.add(record(seed=2))
     wanted = [("wada", record(seed=s).task) for s in range(3)]
     assert [found.task.seed for found in walks.find(wanted)] == [0, 2]
+
+
+def test_what_is_not_a_record_is_passed_over(tmp_path):
+    walks = Walks(tmp_path / "walks.jsonl")
+    walks.add(record())
+    line = json.loads(walks.path.read_text())
+    for broken in ({**line, "x": [[1.0]]}, {**line, "t": None}, [], 3, None, {}):
+        with walks.path.open("a") as file:
+            file.write(json.dumps(broken) + "\n")
+    with walks.path.open("ab") as file:
+        file.write(b"\xff\xfe not text\n")
+    walks.add(record(seed=1))
+    found = walks.find([("wada", record(seed=s).task) for s in (0, 1)])
+    assert [one.task.seed for one in found] == [0, 1]
+    np.testing.assert_array_equal(found[0].walk.x, record().walk.x)
 
 
 def test_records_of_another_source_are_not_trusted(tmp_path, monkeypatch):

@@ -60,6 +60,29 @@ def test_every_row_is_told(row):
     assert f"| `{row.name}` |" in markdown_table()
 
 
+@pytest.mark.parametrize("row", METHODS.values(), ids=METHODS)
+def test_psi_is_what_the_rule_computes(row):
+    powers = {1: ("g",), 2: ("g_i²",), 3: ("|g_i|³",), 4: ("g_i⁴",)}
+    roots = {1: "", 2: "^(1/2)", 4: "^(1/4)", 8: "^(1/8)"}
+    weights = {
+        "equal": ("g_i",),
+        "linear": ("i·",),
+        "polynomial": ("i^-0.1·",),
+        "exponential": ("β2^(",),
+        "latest": ("g_t",),
+    }
+    if not row.rule.adapts:
+        assert row.psi == "I"
+        return
+    assert any(power in row.psi for power in powers[row.rule.p1])
+    assert roots[row.rule.p2] in row.psi
+    assert ("^(1/" in row.psi) == (row.rule.p2 > 1)
+    assert any(weight in row.psi for weight in weights[row.rule.weights.kind])
+    assert ("max_" in row.psi) == row.rule.monotone
+    assert ("α_t" in row.psi) == (row.rule.decay > 0)
+    assert (row.phi == "g_t") == (row.rule.beta1 == 0)
+
+
 def test_the_table_is_well_formed_markdown():
     columns = {line.replace(r"\|", "").count("|") for line in markdown_table().splitlines()}
     assert columns == {6}

@@ -23,6 +23,8 @@ LOW = "test_rule.py -k zero_gradients"
 SIGNS = "test_rule.py -k far_below"
 ORACLE = "test_online.py -k walks_as_the_oracle"
 LEARNER = "test_online.py -k norm_of"
+SETTING = "test_online.py -k when_the_paper_says"
+AHEAD = "test_rule.py -k next_momentum"
 SETS = "test_feasible.py -k weights_count or general_solver"
 SIMPLEX = "test_feasible.py -k test_projection and simplex and is_optimal"
 CERTIFICATE = "test_theory.py -k certificates_of_the_table or constant_step_size"
@@ -31,6 +33,13 @@ MAXIMUM = "test_theory.py -k running_maximum"
 BOUND_2 = "test_theory.py -k theorem_2_holds or recorded"
 BOUND_3 = "test_theory.py -k theorem_3_holds or recorded or formulas"
 WEIGHTS = "test_weights.py -k raw_weights"
+FOREACH = "test_torch.py -k foreach_is_plain"
+HALF = "test_torch.py -k mixed_dtypes or overflow"
+TORCH_SETS = "test_torch.py -k feasible_sets"
+MISSING = "test_torch.py -k missing_gradient"
+SAVED = "test_torch.py -k saved_state or by_loading or another_rule"
+ROUNDING = "test_torch.py -k on_average"
+REPLICAS = "test_torch.py -k each_replica"
 
 MUTANTS = {
     "sign of the step": ("rule.py", "return lr * rule.rate_at(t)", "return -lr * rule.rate_at(t)", PAPER),
@@ -44,7 +53,7 @@ MUTANTS = {
         "root((peak / u if rule.monotone else v) + eps, rule.p2, xp)",
         PAPER,
     ),
-    "eps forgotten": ("rule.py", "rule.p2, xp) + eps", "rule.p2, xp)", LOW),
+    "eps forgotten": ("rule.py", "rule.p2, xp) + eps", "rule.p2, xp)", PAPER),
     "raw sum, not mean": ("rule.py", "v + (now - v) / u", "v + now", PAPER),
     "window of the step before": (
         "rule.py",
@@ -65,9 +74,12 @@ MUTANTS = {
     "polynomial discount upside down": ("weights.py", "(past / t) ** self.eta", "(t / past) ** self.eta", WEIGHTS),
     "steady window forgotten": ("weights.py", "if self.steady else 0.0", "if False else 0.0", PAPER),
     "wada without its fourth root": ("methods.py", "Rule(Linear(), p1=2, p2=4)", "Rule(Linear(), p1=2, p2=2)", PAPER),
-    "unweighted projection": ("online.py", "self.feasible.project(self._x - step, self.V)",
-                              "self.feasible.project(self._x - step)", LEARNER),
-    "projection forgotten": ("online.py", "self.feasible.project(self._x - step, self.V)", "self._x - step", LEARNER),
+    "unweighted projection": ("online.py", "(self._x - new.step, new.V)", "(self._x - new.step)", LEARNER),
+    "projection forgotten": ("online.py", "self.feasible.project(self._x - new.step, new.V)", "self._x - new.step",
+                             LEARNER),
+    "large gradients a step late": ("online.py", "t % 101 == 1", "t % 101 == 2", SETTING),
+    "look-ahead with today's momentum": ("rule.py", "self.beta1_at(t + 1) / soon", "self.beta1_at(t) / soon", AHEAD),
+    "0/0 where nothing has come": ("rule.py", "        V = V + (V == 0)", "        V = V  #", LOW),
     "simplex threshold unweighted": ("feasible.py", "- _largest((sums - total) / room, xp) / V",
                                      "- _largest((sums - total) / room, xp)", SETS),
     "simplex sorted the wrong way": ("feasible.py", "xp.argsort(-(V * y))", "xp.argsort(V * y)", SIMPLEX),
@@ -89,6 +101,26 @@ MUTANTS = {
     "Theorem 3 without 1/α": ("theory.py", "D**2 / (2 * lr * kept) * V", "D**2 / (2 * kept) * V", BOUND_3),
     "Theorem 3 with Lemma 3 as printed": ("theory.py", "4 * lr * G / kept**3 * S", "lr * G / kept**3 * S", BOUND_3),
     "Theorem 2 without 1/α": ("theory.py", "lost = 1.0 if as_printed else lr", "lost = 1.0", BOUND_2),
+    "torch: foreach momentum swapped": ("torch/foreach.py", "_torch._foreach_mul(g, 1 - beta1)",
+                                        "_torch._foreach_mul(g, beta1)", FOREACH),
+    "torch: foreach maximum dropped": ("torch/foreach.py", "_torch._foreach_maximum_(batch.peak, ",
+                                       "_torch._foreach_copy_(batch.peak, ", FOREACH),
+    "torch: foreach eps forgotten": ("torch/foreach.py", "_torch._foreach_add_(V, batch.eps)", "pass", FOREACH),
+    "torch: foreach decay coupled": ("torch/foreach.py", "1 - alpha * batch.weight_decay", "1 - batch.weight_decay",
+                                     FOREACH),
+    "torch: gradient kept in half precision": ("torch/plain.py", "y, g = x.to(exact), g.to(exact)", "y = x.to(exact)",
+                                               HALF),
+    "torch: projection unweighted": ("torch/plain.py", "project(y, new.V,", "project(y, 1.0,", TORCH_SETS),
+    "torch: a missing gradient counts": ("torch/optimizer.py", "if param.grad is None:\n                continue",
+                                         "if param.grad is None:\n                param.grad = param.detach() * 0",
+                                         MISSING),
+    "torch: clocks shared with the checkpoint": ("torch/optimizer.py", "state[clock].clone()", "state[clock]", SAVED),
+    "torch: state cast by loading": ("torch/optimizer.py", "        self._restore(state_dict)\n", "", SAVED),
+    "torch: another rule accepted": ("torch/optimizer.py", 'if rule == "same" and theirs != ours:', "if False:", SAVED),
+    "torch: rounding always up": ("torch/batch.py", "torch.randint_like(bits, 0, 1 << 16)",
+                                  "torch.full_like(bits, (1 << 16) - 1)", ROUNDING),
+    "torch: one step size for all replicas": ("torch/batch.py", "lr.reshape(-1, *[1] * (param.ndim - 1)) if",
+                                              "lr.mean() if", REPLICAS),
 }  # fmt: skip
 
 
@@ -119,7 +151,7 @@ def test_a_planted_error_is_caught(name, tmp_path):
     assert "1 failed" in result.stdout, result.stdout[-2000:]
 
 
-@pytest.mark.parametrize("tests", [SIGNS, WEIGHTS, POWERS, LEARNER])
+@pytest.mark.parametrize("tests", [SIGNS, WEIGHTS, POWERS, LEARNER, SETTING, AHEAD])
 def test_without_an_error_they_pass(tests, tmp_path):
     """It is the error that fails them, not the copying; the others are run on the package itself, at full length."""
     copy_of_the_package(tmp_path)

@@ -104,7 +104,7 @@ def test_a_refused_gradient_leaves_the_learner_as_it_was():
     learner = OnlineLearner(Rule(), np.zeros(2), lr=0.1)
     learner.update([1.0, 2.0])
     before = pickle.dumps(vars(learner))
-    for bad in ([math.nan, 1.0], [math.inf, 1.0], [1.0], [[1.0, 2.0]]):
+    for bad in ([math.nan, 1.0], [math.inf, 1.0], [1.0], [[1.0, 2.0]], [1e200, 1.0]):
         with pytest.raises(ValueError, match="Invalid gradient"):
             learner.update(bad)
     assert pickle.dumps(vars(learner)) == before
@@ -125,7 +125,21 @@ def test_a_refused_gradient_leaves_the_learner_as_it_was():
         (lambda: OnlineLearner(Rule(), [0.0], lr=0.1, feasible=(-1, 1)), ["feasible", "(-1, 1)"]),
         (lambda: simulate(Rule(), T=0, lrs=[1]), ["T", "0"]),
         (lambda: simulate(Rule(), T=1.5, lrs=[1]), ["T", "1.5"]),
-        (lambda: simulate(Rule(), T=10, lrs=[]), ["lrs", "[]"]),
+        (lambda: simulate(Rule(), T=10, lrs=[]), ["learning rate", "[]"]),
+        (lambda: simulate(Rule(), T=10, lrs=0.1), ["lrs", "0.1"]),
+        (lambda: simulate("wada", T=10, lrs=[1]), ["rule", "'wada'"]),
+        (lambda: simulate(Rule(), T=1e30, lrs=[1]), ["T", "1e+30"]),
+        (lambda: log_spaced(0), ["T", "0"]),
+        (lambda: log_spaced(10, 10**9), ["points", "1000000000"]),
+        (lambda: OnlineLearner(Rule(), [0.0], lr="0.1"), ["learning rate", "'0.1'"]),
+        (lambda: OnlineLearner(Rule(), [0.0], lr=True), ["learning rate", "True"]),
+        (lambda: OnlineLearner(Rule(), [0.0], lr=[]), ["learning rate", "[]"]),
+        (lambda: OnlineLearner(Rule(), [0.0, 0.0], lr=np.ones((3, 2))), ["learning rate", "(3, 2)", "(2,)"]),
+        (lambda: OnlineLearner(Rule(), ["1"], lr=0.1), ["x0", "'1'"]),
+        (lambda: OnlineLearner(Rule(), [1j], lr=0.1), ["x0", "1j"]),
+        (lambda: OnlineLearner(Rule(), [0.0], lr=0.1, maximize="no"), ["maximize", "'no'"]),
+        (lambda: OnlineLearner(Rule(), [], lr=0.1, feasible=Simplex()), ["shape of x", "(0,)"]),
+        (lambda: OnlineLearner(Rule(), [0.0], lr=0.1).update(["1"]), ["gradient", "'1'"]),
         (lambda: simulate(Rule(), T=10, lrs=[-1]), ["learning rate", "-1"]),
         (lambda: simulate(Rule(), T=10, lrs=[1], seed=-1), ["seed", "-1"]),
         (lambda: simulate(Rule(), T=10, lrs=[1], setting="offline"), ["setting", "offline", "did you mean 'online'"]),
@@ -139,6 +153,14 @@ def test_bad_values_are_refused_by_name_and_value(make, named):
     with pytest.raises(ValueError, match="Invalid") as refusal:
         make()
     assert all(word in str(refusal.value) for word in named), refusal.value
+
+
+def test_the_learner_keeps_its_own_step_sizes():
+    lr = np.array([0.1])
+    learner = OnlineLearner(method("ogd").rule, [0.0], lr=lr)
+    lr[:] = 7
+    learner.update([1.0])
+    assert learner.predict() == -0.1
 
 
 def test_everything_is_the_default():
@@ -195,6 +217,15 @@ def test_chunks_do_not_show(chunk, monkeypatch):
     pieces = simulate(method("adam").rule, T=1000, lrs=[0.3])
     np.testing.assert_array_equal(pieces.x, whole.x)
     np.testing.assert_array_equal(pieces.regret, whole.regret)
+
+
+def test_the_large_gradients_come_when_the_paper_says():
+    t = np.arange(1, 1000)
+    assert t[online.SETTINGS["online"](0)(t)].tolist() == list(range(1, 1000, 101))
+    share = online.SETTINGS["stochastic"](0)(np.arange(1, 10**6)).mean()
+    assert abs(share - 0.01) < 5 * math.sqrt(0.01 * 0.99 / 10**6)
+    first = simulate(method("ogd").rule, T=3, lrs=[1e-4], points=3, setting="online")
+    np.testing.assert_allclose(first.x[0], [0, -0.101, -0.1], rtol=1e-12)
 
 
 def test_seeds_differ_repeat_and_are_shared_by_methods():

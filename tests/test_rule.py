@@ -13,7 +13,7 @@ from tables import PROBLEMS, RULES, gradients
 
 from wagmf.methods import METHODS
 from wagmf.rule import Rule, power, root, update
-from wagmf.weights import Custom, Exponential, Latest, Linear, Polynomial
+from wagmf.weights import Custom, Exponential, Latest, Linear, Polynomial, Weights
 
 jax.config.update("jax_enable_x64", True)
 
@@ -209,7 +209,7 @@ def test_a_running_maximum_never_lets_v_fall():
     assert np.any(np.diff(run(RULES["rmsprop"], g)[1], axis=0) < 0)
 
 
-@pytest.mark.parametrize("p", [1, 2, 3, 4, 5, 7, 8, 2.5, 9, 0.5])
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 5, 7, 8, 2.5, 9, 0.5, 0.25])
 def test_powers_and_roots(p):
     x = np.array([0.0, 1e-30, 0.3, 1.0, 7.0, 1e20])
     np.testing.assert_allclose(power(x, p), x**p, rtol=1e-14)
@@ -241,20 +241,25 @@ def test_float32_state_keeps_v_right_over_20000_half_precision_gradients(name):
 
 
 def test_the_raw_sum_it_replaces_would_be_wrong():
-    """Algorithm 3's v in bfloat16 stops growing, so that V, which is 1, comes out as 0.45."""
+    """Algorithm 3's v in bfloat16 first stalls at step 507, and after 20,000 V comes out as 0.45 instead of 1."""
+    v, t = jnp.bfloat16(0), 1
+    while v + jnp.bfloat16(t) != v:
+        v, t = v + jnp.bfloat16(t), t + 1
+    assert t == 507
     v = jax.lax.fori_loop(1, 20_001, lambda t, v: v + t.astype(v.dtype), jnp.bfloat16(0))
     assert (2 * float(v) / (20_000 * 20_001)) ** 0.25 == pytest.approx(0.45, abs=0.01)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("eps", [1e-7, 1e-8, 0.0])
 @pytest.mark.parametrize("name", RULES)
-def test_zero_gradients_give_no_nan(name, dtype):
+def test_zero_gradients_give_no_nan(name, eps, dtype):
     rule = RULES[name]
     for first in (0.0, 1.0, 1e-4):
         u, m, v, peak = rule.start, *torch.zeros(3, 4, dtype=dtype)
         for t in range(1, 12):
             g = torch.full((4,), first if t == 1 else 0.0, dtype=dtype)
-            step, _, u, m, v, peak = update(rule, t, u, g, m, v, peak, lr=0.1, xp=torch)
+            step, _, u, m, v, peak = update(rule, t, u, g, m, v, peak, lr=0.1, eps=eps, xp=torch)
             assert torch.all(torch.isfinite(step)), (first, t)
             assert step.dtype == dtype
             assert first or torch.all(step == 0)
@@ -287,6 +292,14 @@ def test_the_schedules_are_the_papers():
     assert (a, b) == (pytest.approx(1 / (1 - 0.9 * 0.45 * 0.225)), 0.0)
 
 
+def test_looking_ahead_uses_the_next_momentum():
+    rule = Rule(beta1=0.8, beta1_decay=0.5, nesterov=True)
+    assert rule.lookahead_at(2) == (pytest.approx(0.8 * 0.25), pytest.approx(1 - 0.8 * 0.5))
+    corrected = replace(rule, debias=True)
+    seen, soon = 1 - 0.8 * 0.4, 1 - 0.8 * 0.4 * 0.2
+    assert corrected.lookahead_at(2) == (pytest.approx(0.2 / soon), pytest.approx(0.6 / seen))
+
+
 def test_a_debiased_m_of_constant_gradients_is_that_gradient():
     rule = Rule(beta1=0.9, beta1_decay=0.9, debias=True, p2=math.inf)
     xs, _ = run(rule, np.ones((20, 1)), lr=1.0)
@@ -314,6 +327,12 @@ def test_debias_starts_a_steady_window_from_nothing():
         (lambda: Rule(beta1=1.0), ["beta1", "1.0"]),
         (lambda: Rule(beta1=-0.1), ["beta1", "-0.1"]),
         (lambda: Rule(beta1=True), ["beta1", "True"]),
+        (lambda: Rule(p1=np.True_), ["p1", "True"]),
+        (lambda: Rule(Weights()), ["weights", "Weights()"]),
+        (lambda: Rule.from_dict(None), ["rule", "None"]),
+        (lambda: Rule.from_dict({"weights": None}), ["weights", "None"]),
+        (lambda: Rule.from_dict({"weights": {"kind": "polynomial"}}), ["weights", "polynomial", "eta"]),
+        (lambda: Rule.from_dict({"weights": {"kind": "linear", "eta": 2}}), ["weights", "linear", "no settings"]),
         (lambda: Rule(beta1_decay=0), ["beta1_decay", "0"]),
         (lambda: Rule(beta1_decay=1.01), ["beta1_decay", "1.01"]),
         (lambda: Rule(decay=-0.5), ["decay", "-0.5"]),

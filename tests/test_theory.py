@@ -183,6 +183,46 @@ def test_a_custom_exponential_breaks_where_the_family_does(p2):
     assert custom.first_violation == certify(Rule(Exponential(1 / 1.01), p2=p2), horizon=5000).first_violation
 
 
+@pytest.mark.parametrize("gap", [1e-9, 1e-12])
+@pytest.mark.parametrize("eta", [0.0, 1.0, 2.0])
+def test_the_edge_is_sharp(eta, gap):
+    edge = 2 * (eta + 1)
+    assert certify(Rule(Polynomial(eta), p2=edge))
+    assert certify(Rule(Polynomial(eta), p2=edge * (1 + gap)))
+    assert not certify(Rule(Polynomial(eta), p2=edge * (1 - gap)), horizon=10)
+
+
+def test_weights_that_stop_being_weights_are_refused():
+    with pytest.raises(ValueError, match=r"Invalid gamma\(3\): nan"):
+        certify(Rule(Custom(lambda t: 1.0 if t < 3 else math.nan)))
+
+
+@pytest.mark.parametrize(
+    ("rule", "decay", "caveat"),
+    [
+        (Rule(), None, "momentum that fades"),
+        (Rule(beta1_decay=0.99), None, ""),
+        (Rule(beta1=0), None, ""),
+        (Rule(beta1=0), 1, "of the order of T"),
+        (Rule(p2=math.inf, beta1=0), 0, "of the order of T"),
+        (Rule(Exponential(0.9), p2=2), None, ""),
+    ],
+)
+def test_a_certificate_says_what_else_the_bound_needs(rule, decay, caveat):
+    said = certify(rule, decay=decay).caveat
+    assert caveat in said
+    assert bool(caveat) == bool(said)
+
+
+def test_the_bound_grows_as_the_caveat_says():
+    g = {T: np.ones((T, 1)) for T in (100, 1000)}
+    average = {
+        lam: [bound(Rule(beta1_decay=lam, decay=0.5), g[T], lr=0.1, diameter=2) / T for T in g] for lam in (1.0, 0.9)
+    }
+    assert average[1.0][1] > average[1.0][0]
+    assert average[0.9][1] < average[0.9][0]
+
+
 def test_a_numeric_answer_reaches_only_to_its_horizon():
     late = Rule(Custom(lambda t: t * t), p2=5.98)
     assert certify(late, horizon=100)
@@ -587,6 +627,11 @@ ONES = np.ones((5, 2))
         ({"theorem": 4}, ["theorem", "4", "1, 2 or 3"]),
         ({"theorem": "2"}, ["theorem", "'2'", "1, 2 or 3"]),
         ({"theorem": 1, "as_printed": True}, ["as_printed", "True", "Theorem 1"]),
+        ({"theorem": True}, ["theorem", "True"]),
+        ({"as_printed": "no", "theorem": 3}, ["as_printed", "'no'"]),
+        ({"rule": "wada"}, ["rule", "'wada'"]),
+        ({"gradients": ["a"]}, ["gradients", "'a'"]),
+        ({"gradients": [[1.0], [1.0, 2.0]]}, ["gradients", "numbers"]),
         ({"gradients": []}, ["gradients", "(0, 1)", "at least one"]),
         ({"gradients": np.ones((2, 2, 2))}, ["gradients", "(2, 2, 2)"]),
         ({"gradients": [[1.0], [math.nan]]}, ["gradients", "nan", "row 1"]),
@@ -622,6 +667,7 @@ def test_bound_refuses_by_name_and_value(asked, named):
         ({"feasible": None, "best": [math.nan, 0.0]}, ["best", "nan", "finite"]),
         ({"feasible": None, "best": np.zeros((5, 2))}, ["best", "2 coordinates"]),
         ({"feasible": None, "best": [0.0]}, ["best", "[0.0]", "2 coordinates"]),
+        ({"feasible": (-1, 1)}, ["feasible", "(-1, 1)"]),
         ({"feasible": Everything()}, ["feasible", "Everything()", "comparator"]),
         ({"feasible": Ball(1.0, axis=0)}, ["axis", "0", "lowest"]),
     ],

@@ -99,7 +99,7 @@ def test_weights_survive_being_written_down(name):
     ("text", "weights"),
     [
         ("equal", Equal()), ("Linear", Linear()), ("latest", Latest()), ("polynomial:-0.5", Polynomial(-0.5)),
-        ("exponential:0.99", Exponential(0.99)),
+        ("exponential:0.99", Exponential(0.99)), ("exponential:0.9:steady", Exponential(0.9, steady=True)),
     ],
 )  # fmt: skip
 def test_weights_can_be_typed(text, weights):
@@ -118,6 +118,8 @@ def test_weights_can_be_typed(text, weights):
         (lambda: Custom(3), ["gamma", "3"]),
         (lambda: Custom(lambda t: t - 1), ["gamma(1)", "0"]),
         (lambda: Custom(lambda t: "a"), ["gamma(1)", "'a'"]),
+        (lambda: Custom(lambda t: 1.0 if t < 3 else math.nan).discount(3), ["gamma(3)", "nan"]),
+        (lambda: Custom(lambda t: 0.5**t).window(2000), ["gamma(1075)", "0.0"]),
         (lambda: Custom(lambda t: t).to_dict(), ["Custom", "named families"]),
         (lambda: Weights.from_dict({"kind": "linaer"}), ["linaer", "did you mean 'linear'"]),
         (lambda: Weights.from_dict({}), ["weights", "None"]),
@@ -133,3 +135,18 @@ def test_bad_values_are_refused_by_name_and_value(make, named):
     with pytest.raises(ValueError, match="Invalid") as refusal:
         make()
     assert all(word in str(refusal.value) for word in named), refusal.value
+
+
+def test_a_traced_t_needs_a_closed_window():
+    with pytest.raises(ValueError, match="carry u"):
+        jax.jit(Polynomial(2).window)(3)
+    assert float(jax.jit(Linear().window)(3)) == 2
+
+
+@pytest.mark.parametrize("name", [name for name in WEIGHTS if name != "custom"])
+def test_weights_can_be_written_as_they_are_typed(name):
+    assert Weights.parse(WEIGHTS[name].text) == WEIGHTS[name]
+
+
+def test_a_custom_weight_may_be_a_numpy_number():
+    assert Custom(lambda t: np.float32(t)).discount(2) == 0.5

@@ -1,12 +1,14 @@
 """The command line: parses, calls, prints."""
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 try:
     import typer
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
     from rich.table import Table
 except ModuleNotFoundError as missing:
     raise SystemExit(f"The command line needs {missing.name}: pip install 'wagmf[cli]'") from None
@@ -14,7 +16,7 @@ except ModuleNotFoundError as missing:
 import numpy as np
 
 import wagmf
-from wagmf.arguments import integer, real, refuse
+from wagmf.arguments import Refused, integer, real, refuse
 from wagmf.lab.walks import Record, Walks, best_rate
 from wagmf.methods import METHODS, PAPER_METHODS, markdown_table, method
 from wagmf.online import SETTINGS, Task, simulate_all
@@ -60,24 +62,30 @@ def _methods(
     if markdown:
         print(markdown_table())
         return
-    table = Table("method", "weights", "p1", "p2", "beta1", "in a sentence", "reference", row_styles=["", "dim"])
+    wide = _out.width >= 130
+    headings = ["method", "weights", "divides by", "in a sentence", *(["steps along", "reference"] if wide else [])]
+    table = Table(*headings, show_lines=True)
+    table.columns[0].no_wrap = True
     for row in METHODS.values():
-        r = row.rule
-        weights = str(r.weights).removesuffix("()")
-        table.add_row(row.name, weights, f"{r.p1:g}", f"{r.p2:g}", f"{r.beta1:g}", row.summary, row.reference)
-    _out.print(table)
+        more = [row.phi, row.reference] if wide else []
+        table.add_row(row.name, row.rule.weights.text, row.psi, row.summary, *more)
+    _out.print(table, highlight=False)
 
 
 @app.command("certify")
 def _certify(
     name: Annotated[str | None, typer.Argument(help="A method of the table, such as wada.", show_default=False)] = None,
     weights: Annotated[
-        str | None, typer.Option(help="equal, linear, latest, polynomial:ETA or exponential:BETA.", show_default=False)
+        str | None,
+        typer.Option(
+            help=r"equal, linear, latest, polynomial:ETA or exponential:BETA\[:steady].",
+            show_default=False,
+        ),
     ] = None,
     p2: Annotated[float | None, typer.Option(help="The root taken of v.", show_default=False)] = None,
     decay: Annotated[
         float | None,
-        typer.Option(help="Ask about α_t = α·t^-decay.  [default: the method's own, else 0.5]", show_default=False),
+        typer.Option(help=r"Ask about α_t = α·t^-decay.  \[default: the method's own, else 0.5]", show_default=False),
     ] = None,
     monotone: Annotated[bool, typer.Option("--monotone", help="With the running maximum of AMSGrad.")] = False,
     horizon: Annotated[str, typer.Option(help="How far to look where no formula is known.")] = "1e6",
@@ -98,8 +106,10 @@ def _certify(
         refuse("arguments", "", "name a method (wagmf methods lists them), or give both --weights and --p2")
     else:
         rule = Rule(Weights.parse(weights), p2=p2, monotone=monotone)
-    certificate = certify(rule, decay=decay, horizon=integer("horizon", _number("horizon", horizon), least=2))
+    certificate = certify(rule, decay=decay, horizon=_number("horizon", horizon))
     _out.print(str(certificate), style="green" if certificate else "red", highlight=False)
+    if certificate.caveat:
+        _out.print(certificate.caveat, highlight=False)
     raise typer.Exit(0 if certificate else 1)
 
 
@@ -112,7 +122,7 @@ def _online(
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder for records, picture and page.")] = Path(
         "figure1"
     ),
-    jobs: Annotated[int | None, typer.Option(help="Threads.  [default: one a core]", show_default=False)] = None,
+    jobs: Annotated[int | None, typer.Option(help=r"Threads.  \[default: one a core]", show_default=False)] = None,
     points: Annotated[int, typer.Option(help="How many points to log, evenly spaced in log t.")] = 100,
 ) -> None:
     """Figure 1 of the paper: average regret and iterates on the synthetic problem, stochastic and online.
@@ -121,18 +131,16 @@ def _online(
     """
     tasks = _tasks(T, seeds, methods, lrs, points)
     if jobs is not None:
-        integer("jobs", jobs, least=1)
-    out.mkdir(parents=True, exist_ok=True)
-    walks = Walks(out / "walks.jsonl")
+        integer("jobs", jobs, least=1, most=1024)
+    walks = Walks(_writable(out) / "walks.jsonl")
     stopped = _simulate(tasks, walks, jobs)
     records = walks.find(tasks)
     if records:
         from wagmf.lab.plots import figure1_page, figure1_picture  # only now: they take a second to import
 
+        picture, page = figure1_picture(records, out / "figure1.png"), figure1_page(records, out / "figure1.html")
         _out.print(_summary(records))
-        _out.print(f"Picture   {figure1_picture(records, out / 'figure1.png')}", highlight=False)
-        _out.print(f"Page      {figure1_page(records, out / 'figure1.html')}", highlight=False)
-        _out.print(f"Records   {walks.path}", highlight=False)
+        _out.print(f"Picture   {picture}\nPage      {page}\nRecords   {walks.path}", highlight=False)
     if stopped:
         _err.print(f"Stopped: {len(records)} of {len(tasks)} runs are done and kept; the same command continues.")
         raise typer.Exit(130)
@@ -140,11 +148,11 @@ def _online(
 
 def _tasks(T: str, seeds: int, methods: str, lrs: str, points: int) -> list[tuple[str, Task]]:
     """Every (method name, task) asked for; all is checked before anything is written."""
-    names = list(METHODS) if methods.strip() == "all" else [name.strip() for name in methods.split(",")]
+    names = list(METHODS) if methods.strip().lower() == "all" else [name.strip() for name in methods.split(",")]
     rates = tuple(real("lr", _number("lrs", lr), above=0, what="learning rate") for lr in lrs.split(","))
-    steps = integer("T", _number("T", T), least=1)
-    integer("seeds", seeds, least=1)
-    integer("points", points, least=2)
+    steps = integer("T", _number("T", T), least=1, most=10**12)
+    integer("seeds", seeds, least=1, most=10**5)
+    integer("points", points, least=2, most=10**5)
     return [
         # α/√t, the theory's step size, unless the method's definition has its own.
         (name, Task(rule.with_decay(rule.decay or 0.5), steps, tuple(sorted(set(rates))), seed, setting, points))
@@ -164,15 +172,17 @@ def _simulate(tasks: list[tuple[str, Task]], walks: Walks, jobs: int | None) -> 
             left.setdefault(task, []).append(name)
     if kept:
         _out.print(f"{len(kept)} of {len(tasks)} runs were done before.", highlight=False)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    done = len(kept)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=_err, transient=True) as progress:
-        bar = progress.add_task("simulating", total=len(tasks), completed=len(kept))
-        finished = simulate_all(left, jobs=jobs)
+        bar = progress.add_task(f"{done}/{len(tasks)} runs", total=sum(task.T for task in left))
+        finished = simulate_all(left, jobs=jobs, progress=lambda steps: progress.advance(bar, steps))
         try:
             for task, walk in finished:
                 for name in left[task]:
                     walks.add(Record(name, task, walk))
-                    progress.update(bar, advance=1, description=f"simulating ({name})")
+                    done += 1
+                progress.update(bar, description=f"{done}/{len(tasks)} runs, last {left[task][-1]}")
         except KeyboardInterrupt:
             return True
         finally:
@@ -180,10 +190,23 @@ def _simulate(tasks: list[tuple[str, Task]], walks: Walks, jobs: int | None) -> 
     return False
 
 
+def _writable(out: Path) -> Path:
+    """The folder, made and tried before any work is done for it."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "walks.jsonl").open("ab").close()
+    except OSError as error:
+        refuse("out", str(out), f"--out must be a folder that can be written: {error.strerror}")
+    return out
+
+
 def _summary(records: list[Record]) -> Table:
     T, seeds = records[0].task.T, len({r.task.seed for r in records})
-    table = Table(title=f"After {T:,} steps, medians of {seeds} seeds (online: one run); optimal: x = -1")
-    for heading in ("", "method", "best α", "R(T)/T", "last x", "last x, all α", "proved"):
+    table = Table(
+        title=f"After {T:,} steps, medians of {seeds} seed{'s' * (seeds > 1)} (online: one run)",
+        caption="Optimal: x = -1. ≤, ≥: at the edge of the grid. Condition: wagmf certify.",
+    )
+    for heading in ("", "method", "best α", "R(T)/T", "last x", "last x, all α", "condition"):
         table.add_column(heading, justify="left" if heading in ("", "method") else "right", no_wrap=True)
     for setting in SETTINGS:
         for name in METHODS:
@@ -192,10 +215,11 @@ def _summary(records: list[Record]) -> Table:
                 k = best_rate(same)
                 x = np.median([r.walk.x[:, -1] for r in same], axis=0)
                 regret = np.median([r.walk.regret[k, -1] for r in same])
-                lr, rule = same[0].task.lrs[k], same[0].task.rule
+                lrs, rule = same[0].task.lrs, same[0].task.rule
+                edge = "≤ " if k == 0 < len(lrs) - 1 else "≥ " if 0 < k == len(lrs) - 1 else ""
                 spread = f"{x.min():+.2f} … {x.max():+.2f}"
-                proof = "yes" if certify(rule) else "no"
-                table.add_row(setting, name, f"{lr:g}", f"{regret:.3f}", f"{x[k]:+.3f}", spread, proof)
+                holds = "holds" if certify(rule) else "fails"
+                table.add_row(setting, name, f"{edge}{lrs[k]:g}", f"{regret:.3f}", f"{x[k]:+.3f}", spread, holds)
         table.add_section()
     return table
 
@@ -210,12 +234,14 @@ def _number(name: str, text: str) -> Any:
 def main() -> None:
     """Run the command line; a refused value is one line on standard error and exit status 2.
 
-    >>> import subprocess, sys
+    >>> import subprocess
     >>> subprocess.run([sys.executable, "-m", "wagmf", "certify", "wada"], capture_output=True).returncode
     0
     """
     try:
         app()
-    except (ValueError, OSError) as error:
+    except BrokenPipeError:  # whoever read our output has seen enough; all files are written before we print
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (Refused, OSError) as error:
         _err.print(str(error), style="red", markup=False, highlight=False)
         raise SystemExit(2) from None

@@ -16,8 +16,8 @@ __all__ = ["METHODS", "PAPER_METHODS", "Method", "markdown_table", "method"]
 class Method:
     """A row of the table.
 
-    ``phi`` and ``psi`` are the averaging functions of the paper's Table 1: the method steps along φ_t / ψ_t. A bar is
-    the weighted mean over i ≤ t that the rule keeps.
+    ``phi`` and ``psi`` are the averaging functions of the paper's Table 1: the method steps along φ_t / ψ_t. Sums run
+    over i ≤ t.
 
     >>> method("wada").rule == Rule()
     True
@@ -208,7 +208,7 @@ def method(name: str) -> Method:
     0.5
     >>> method("adamm")
     Traceback (most recent call last):
-    ValueError: Invalid method: 'adamm' (did you mean 'adam'? choose from wada, wada_v3, ...)
+    wagmf.arguments.Refused: Invalid method: 'adamm' (did you mean 'adam'? choose from wada, wada_v3, ...)
     """
     return METHODS[one_of("method", name, METHODS)]
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from wagmf.arguments import integer, one_of, real, refuse
+from wagmf.arguments import Refused, array, flag, integer, one_of, real, refuse
 from wagmf.feasible import Everything, Feasible
 from wagmf.rule import Rule, power, scale, update
 from wagmf.weights import Latest
@@ -60,16 +60,13 @@ class OnlineLearner:
         feasible = Everything() if feasible is None else feasible
         if not isinstance(feasible, Feasible):
             refuse("feasible", feasible, "feasible must be one of wagmf.feasible, such as Box(-1, 1)")
-        rates = np.asarray(lr, dtype=np.float64)
-        if not (np.all(np.isfinite(rates)) and np.all(rates >= 0)):
-            refuse("learning rate", lr, "lr must be a finite number >= 0")
-        x = np.array(x0, dtype=np.float64)
-        if not np.all(np.isfinite(x)):
-            refuse("x0", x0, "x0 must be finite")
+        x, rates = array("x0", x0), _rates(lr)
+        if not _fits(rates, x.shape):
+            refuse("learning rate", rates.shape, f"lr must be a number or broadcast to the shape of x, {x.shape}")
         if not feasible.contains(x):
             refuse("x0", x0, f"x0 must lie in {feasible}; the nearest point there is {feasible.project(x)}")
         self.rule, self.lr, self.feasible = rule, rates, feasible
-        self.eps, self.sign = real("eps", eps, least=0), -1.0 if maximize else 1.0
+        self.eps, self.sign = real("eps", eps, least=0), -1.0 if flag("maximize", maximize) else 1.0
         self.t, self.u, self.V = 0, rule.start, np.ones_like(x)
         self._x, self.m, self.v, self.peak = x, np.zeros_like(x), np.zeros_like(x), np.zeros_like(x)
 
@@ -79,16 +76,36 @@ class OnlineLearner:
 
     def update(self, gradient: ArrayLike) -> None:
         """Take the gradient of the loss at :meth:`predict`'s point, and move."""
-        g = np.asarray(gradient, dtype=np.float64)
+        g = array("gradient", gradient)
         if g.shape != self._x.shape:
             refuse("gradient", g.shape, f"the gradient must have the shape of x, {self._x.shape}")
-        if not np.all(np.isfinite(g)):
-            refuse("gradient", gradient, f"the gradient must be finite; step {self.t + 1} was not taken")
-        self.t += 1
-        step, self.V, self.u, self.m, self.v, self.peak = update(
-            self.rule, self.t, self.u, self.sign * g, self.m, self.v, self.peak, lr=self.lr, eps=self.eps
-        )
-        self._x = self.feasible.project(self._x - step, self.V)
+        with np.errstate(over="ignore", invalid="ignore"):
+            new = update(
+                self.rule, self.t + 1, self.u, self.sign * g, self.m, self.v, self.peak, lr=self.lr, eps=self.eps
+            )
+            x = self.feasible.project(self._x - new.step, new.V)
+        if not all(np.all(np.isfinite(value)) for value in (x, new.V, new.v)):
+            refuse("gradient", gradient, f"too large: step {self.t + 1} overflows float64, and was not taken")
+        self.t, self._x = self.t + 1, x
+        _, self.V, self.u, self.m, self.v, self.peak = new
+
+
+def _rates(lr: Any) -> _Array:
+    """The step sizes, as an array of our own."""
+    try:
+        rates = array("lr", lr)
+    except Refused:
+        rates = np.array(-1.0)
+    if rates.size == 0 or np.any(rates < 0):
+        refuse("learning rate", lr, "lr must be a finite number >= 0, or an array of them")
+    return rates
+
+
+def _fits(rates: _Array, shape: tuple[int, ...]) -> bool:
+    try:
+        return np.broadcast_shapes(rates.shape, shape) == shape
+    except ValueError:
+        return False
 
 
 # ---------------------------------------------------------------- the synthetic problem
@@ -97,6 +114,7 @@ _LARGE, _SMALL, _LOWER, _UPPER, _BEST = 1010.0, -10.0, -1.0, 1.0, -1.0
 _CHUNK = (
     1 << 16
 )  # steps taken between two looks at the stop sign; fewer, and threads spend their time handing over the GIL
+_MOST_STEPS, _MOST_POINTS = 10**12, 10**5
 _LANES = 8  # step sizes are walked in multiples of this, so that the loop over them is all vector instructions
 
 
@@ -153,6 +171,7 @@ def log_spaced(T: int, points: int = 100) -> NDArray[np.int64]:
     >>> log_spaced(100, 5)
     array([  1,   3,  10,  32, 100])
     """
+    T, points = integer("T", T, least=1, most=_MOST_STEPS), integer("points", points, least=2, most=_MOST_POINTS)
     return np.unique(np.rint(np.geomspace(1, T, points)).astype(np.int64))
 
 
@@ -190,10 +209,12 @@ def simulate(
     >>> bool(walk.x[0, -1] < -0.8)
     True
     """
-    T, points = integer("T", T, least=1), integer("points", points, least=2)
-    if not len(lrs):
-        refuse("lrs", lrs, "give at least one step size")
-    rates = np.array([real("lr", lr, least=0, what="learning rate") for lr in lrs])
+    if not isinstance(rule, Rule):
+        refuse("rule", rule, "rule must be a wagmf.Rule; wagmf.method(name).rule gives a named one")
+    T = integer("T", T, least=1, most=_MOST_STEPS)
+    rates = _rates(lrs)
+    if rates.ndim != 1:
+        refuse("lrs", lrs, "lrs must be a list of step sizes")
     large = SETTINGS[one_of("setting", setting, SETTINGS)](integer("seed", seed, least=0))
     eps = real("eps", eps, least=0)
     if not _LOWER <= real("x0", x0) <= _UPPER:
@@ -272,6 +293,11 @@ def _compiled() -> tuple[Any, Any]:
     return compile_(_average), compile_(_walk)
 
 
+def _cores() -> int:
+    """The cores this process may use, where the system tells; else all of them."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def simulate_all(
     tasks: Iterable[Task], *, jobs: int | None = None, progress: Callable[[int], None] = lambda steps: None
 ) -> Generator[tuple[Task, Walk]]:
@@ -281,7 +307,7 @@ def simulate_all(
     >>> sorted(task.seed for task, walk in simulate_all(tasks))
     [0, 1, 2]
     """
-    jobs = len(os.sched_getaffinity(0)) if jobs is None else integer("jobs", jobs, least=1)
+    jobs = _cores() if jobs is None else integer("jobs", jobs, least=1, most=1024)
     stop = threading.Event()
     pool = ThreadPoolExecutor(jobs)
 

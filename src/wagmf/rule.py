@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from wagmf.arguments import one_of, real, refuse
+from wagmf.arguments import flag, one_of, real, refuse
 from wagmf.weights import Latest, Linear, Weights
 
 __all__ = ["Rule", "Update", "averages", "power", "root", "scale", "update"]
@@ -57,22 +57,19 @@ class Rule:
     decay: float = 0.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.weights, Weights):
+        if not isinstance(self.weights, Weights) or type(self.weights) is Weights:
             refuse("weights", self.weights, "weights must be one of wagmf.weights, such as Linear()")
         checked = {
             "p1": real("p1", self.p1, above=0),
             "p2": real("p2", self.p2, above=0, infinite=True),
             "beta1": real("beta1", self.beta1, least=0, below=1),
-            "beta1_decay": real("beta1_decay", self.beta1_decay, above=0),
+            "beta1_decay": real("beta1_decay", self.beta1_decay, above=0, most=1),
             "decay": real("decay", self.decay, least=0),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
-        if self.beta1_decay > 1:
-            refuse("beta1_decay", self.beta1_decay, "beta1_decay must be > 0 and <= 1, so that β1_t does not grow")
         for name in ("debias", "nesterov", "monotone"):
-            if not isinstance(getattr(self, name), bool):
-                refuse(name, getattr(self, name), f"{name} must be True or False")
+            flag(name, getattr(self, name))
         if self.monotone and not self.adapts:
             refuse("monotone", True, "with p2 = inf there is no v to take the maximum of")
 
@@ -120,6 +117,8 @@ class Rule:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Rule":
         """The rule that :meth:`to_dict` described."""
+        if not isinstance(values, dict):
+            refuse("rule", values, "a rule is written as a table of its fields")
         settings = dict(values)
         for name in settings:
             one_of("key of a rule", name, [f.name for f in fields(cls)])
@@ -153,7 +152,7 @@ def power(x: Any, p: float) -> Any:
     """
     if p == 1:
         return x
-    if p != int(p) or p > 8:
+    if p != int(p) or not 1 <= p <= 8:
         return x**p
     half = power(x * x, p // 2)
     return half * x if p % 2 else half
@@ -249,6 +248,5 @@ def scale(
     V: Any = 1.0
     if rule.adapts:
         V = root(peak / u if rule.monotone else v, rule.p2, xp) + eps
-        if not eps:
-            V = V + (V == 0)  # where nothing has come yet, 0/0 is no step, not NaN
+        V = V + (V == 0)  # where nothing has come yet and eps is 0 or rounds to it, 0/0 is no step, not NaN
     return lr * rule.rate_at(t) * direction / V, V

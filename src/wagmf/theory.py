@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from wagmf.arguments import integer, real, refuse
+from wagmf.arguments import array, flag, integer, real, refuse
 from wagmf.feasible import Feasible
 from wagmf.rule import Rule, update
 from wagmf.weights import Equal, Exponential, Latest, Linear, Polynomial
@@ -25,7 +25,8 @@ class Certificate:
     """The answer of :func:`certify`; true when the condition holds, and readable when printed.
 
     ``first_violation`` is the first t at which V_t/α_t can shrink; None when there is none, or none up to ``horizon``.
-    ``proved`` tells an analytic answer, valid for every t, from a numeric one, valid up to ``horizon``.
+    ``proved`` tells an analytic answer, valid for every t, from a numeric one, valid up to ``horizon``. The condition
+    is not the whole of Theorem 1: ``caveat`` says what else keeps its bound from showing that R(T)/T goes to 0.
 
     >>> bool(certify(Rule()))
     True
@@ -37,6 +38,7 @@ class Certificate:
     horizon: int
     first_violation: int | None
     reason: str
+    caveat: str = ""
 
     def __bool__(self) -> bool:
         return self.holds
@@ -72,7 +74,8 @@ def certify(rule: Rule, *, decay: float | None = None, horizon: int = 1_000_000)
     >>> certify(Rule(Exponential(0.999), p2=2)).first_violation
     2
     """
-    horizon = integer("horizon", horizon, least=2)
+    _check_rule(rule)
+    horizon = integer("horizon", horizon, least=2, most=10**12)
     decay = (rule.decay or 0.5) if decay is None else real("decay", decay, least=0)
     asked = rule.with_decay(decay)
     answer = _analytic(asked)
@@ -81,7 +84,23 @@ def certify(rule: Rule, *, decay: float | None = None, horizon: int = 1_000_000)
         holds, reason = answer
     else:
         holds, reason = violation is None, "Checked numerically, step by step."
-    return Certificate(holds, decay, answer is not None, horizon, violation, reason)
+    return Certificate(holds, decay, answer is not None, horizon, violation, reason, _caveat(asked) if holds else "")
+
+
+def _caveat(rule: Rule) -> str:
+    """Why Theorem 1's bound does not go to 0 when divided by T, though the condition holds."""
+    if not 0 < rule.decay < 1:
+        return (
+            "Theorem 1's bound is of the order of T with this schedule: it takes 0 < decay < 1 for R(T)/T to go to 0."
+        )
+    if rule.beta1 and rule.beta1_decay == 1:
+        return "Theorem 1's bound also needs momentum that fades (beta1_decay < 1), or none, for R(T)/T to go to 0."
+    return ""
+
+
+def _check_rule(rule: Any) -> None:
+    if not isinstance(rule, Rule):
+        refuse("rule", rule, "rule must be a wagmf.Rule; wagmf.method(name).rule gives a named one")
 
 
 def _analytic(rule: Rule) -> tuple[bool, str] | None:
@@ -107,8 +126,9 @@ def _analytic(rule: Rule) -> tuple[bool, str] | None:
         eta = {Equal: 0.0, Linear: 1.0}.get(type(weights), getattr(weights, "eta", 0.0))
         # Σ_{i≤t} i^η / Σ_{i<t} i^η ≤ (t/(t-1))^q is hardest as t → ∞ for η ≥ 0, and at t = 2 for η < 0.
         need = eta + 1 if eta >= 0 else math.log2(1 + 2**eta)
-        compare = "exactly enough" if math.isclose(q, need) else ("enough" if q > need else "too little")
-        return q > need or math.isclose(q, need), (
+        on_the_edge = math.isclose(q, need, rel_tol=1e-15)  # but for the rounding of p2·decay and eta + 1 themselves
+        compare = "exactly enough" if on_the_edge else ("enough" if q > need else "too little")
+        return q > need or on_the_edge, (
             f"Weights t^{eta:g} need p2·decay >= {need:.6g}; here it is {q:.6g}, {compare}."
         )
     return None
@@ -130,7 +150,7 @@ def _first_violation(rule: Rule, horizon: int) -> int | None:
             # Without new gradients u·v is discounted by ρ, and the maximum rises only where that lifts it above itself.
             kept = max(1.0, rho * below_peak) * before / u
             below_peak = min(1.0, rho * below_peak)
-        if kept < (1 - 1 / t) ** q * (1 - _ROUNDING):
+        if not kept >= (1 - 1 / t) ** q * (1 - _ROUNDING):
             return t
         before = u
     return None
@@ -158,7 +178,8 @@ def bound(
         lr: α.
         diameter: D, largest distance in one coordinate between two feasible points (``feasible.diameter``).
         theorem: 1, 2 or 3.
-        eps: what the run added to V.
+        eps: what the run added to V. With 0, and a set that ties coordinates together, Theorem 1 is silent on the steps
+            before a coordinate's first gradient.
         as_printed: the paper's own formula for Theorem 2 or 3, to see by how much it fails; never a guarantee.
 
     >>> wada = Rule(beta1_decay=0.9, decay=0.5)
@@ -166,8 +187,10 @@ def bound(
     20860.8
     """
     lr, diameter, eps = real("lr", lr, above=0), real("diameter", diameter, above=0), real("eps", eps, least=0)
+    _check_rule(rule)
+    flag("as_printed", as_printed)
     g = _rows("gradients", gradients)
-    if theorem not in (1, 2, 3):
+    if isinstance(theorem, bool) or theorem not in (1, 2, 3):
         refuse("theorem", theorem, "theorem must be 1, 2 or 3")
     if rule.debias or rule.nesterov:
         refuse("rule", rule, "the theorems are about plain momentum: debias and nesterov must be False")
@@ -256,14 +279,16 @@ def regret(
         refuse("points", x.shape, f"there must be one point per gradient: shape {g.shape}")
     if (best is None) == (feasible is None):
         refuse("best, feasible", (best, feasible), "give exactly one of them")
-    comparator = feasible.lowest(g.sum(axis=0)) if feasible is not None else np.atleast_1d(np.asarray(best, float))
-    if comparator.shape != g.shape[1:] or not np.all(np.isfinite(comparator)):
+    if feasible is not None and not isinstance(feasible, Feasible):
+        refuse("feasible", feasible, "feasible must be one of wagmf.feasible, such as Box(-1, 1)")
+    comparator = feasible.lowest(g.sum(axis=0)) if feasible is not None else np.atleast_1d(array("best", best))
+    if comparator.shape != g.shape[1:]:
         refuse("best", best, f"best must be one finite point of {g.shape[1]} coordinates")
     return np.cumsum(np.sum(g * (x - comparator), axis=1))
 
 
 def _rows(name: str, values: Any) -> NDArray[np.float64]:
-    rows = np.asarray(values, dtype=np.float64)
+    rows = array(name, values, finite=False)
     if rows.ndim == 1:
         rows = rows[:, None]
     if rows.ndim != 2 or rows.size == 0:

@@ -11,12 +11,11 @@ Only operators are used, so ``t`` may be a Python int, a NumPy, torch or jax sca
 answer has the precision of ``t / t``: a torch integer gives torch's default dtype; pass a float64 for a float64 answer.
 """
 
-import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
-from wagmf.arguments import integer, one_of, real, refuse
+from wagmf.arguments import flag, integer, one_of, real, refuse
 
 __all__ = ["Custom", "Equal", "Exponential", "Latest", "Linear", "Polynomial", "Weights"]
 
@@ -42,8 +41,12 @@ class Weights:
 
     def window(self, t: Any) -> Any:
         """u_t; by its recursion where the weighting has no closed form, so that ``t`` must be a known integer there."""
+        try:
+            steps = integer("t", t, least=0)
+        except Exception:  # a traced t raises its framework's own error when it is asked for a number
+            refuse("t", t, f"{self} has no closed window; where t is not a known integer, carry u = 1 + discount(t)*u")
         u = self.start
-        for s in range(1, integer("t", t, least=0) + 1):
+        for s in range(1, steps + 1):
             u = 1 + self.discount(s) * u
         return u
 
@@ -54,21 +57,34 @@ class Weights:
     @staticmethod
     def from_dict(values: dict[str, Any]) -> "Weights":
         """The weighting that :meth:`to_dict` described."""
+        if not isinstance(values, dict):
+            refuse("weights", values, 'weights must be a table such as {"kind": "linear"}')
         settings = dict(values)
         family = _FAMILIES[one_of("weights", settings.pop("kind", None), _FAMILIES)]
-        return family(**settings)
+        try:
+            return family(**settings)
+        except TypeError:
+            own = ", ".join(f.name for f in fields(family)) or "no settings"
+            refuse("weights", values, f"{family.kind} weights take {own}")
+
+    @property
+    def text(self) -> str:
+        """The weighting as :meth:`parse` reads it."""
+        return ":".join([self.kind, *(f"{value:g}" for value in vars(self).values())])
 
     @staticmethod
     def parse(text: str) -> "Weights":
-        """Read ``equal``, ``linear``, ``latest``, ``polynomial:ETA`` or ``exponential:BETA``, as people type it."""
-        kind, _, setting = text.partition(":")
-        family = _FAMILIES[one_of("weights", kind.strip().lower(), _FAMILIES)]
+        """Read ``equal``, ``linear``, ``latest``, ``polynomial:ETA`` or ``exponential:BETA[:steady]``."""
+        kind, _, setting = text.strip().lower().partition(":")
+        family = _FAMILIES[one_of("weights", kind, _FAMILIES)]
         takes_a_number = family in (Polynomial, Exponential)
         if bool(setting) != takes_a_number:
             refuse("weights", text, f"write {kind}:NUMBER" if takes_a_number else f"write {kind} alone")
         if not takes_a_number:
             return family()
         try:
+            if family is Exponential and setting.endswith(":steady"):
+                return Exponential(float(setting.removesuffix(":steady")), steady=True)
             return family(float(setting))
         except ValueError as error:
             refuse("weights", text, str(error))
@@ -147,8 +163,11 @@ class Exponential(Weights):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "beta", real("beta", self.beta, above=0, below=1))
-        if not isinstance(self.steady, bool):
-            refuse("steady", self.steady, "steady must be True or False")
+        flag("steady", self.steady)
+
+    @property
+    def text(self) -> str:
+        return f"exponential:{self.beta:g}" + (":steady" if self.steady else "")
 
     @property
     def start(self) -> float:
@@ -194,13 +213,14 @@ class Custom(Weights):
     def __post_init__(self) -> None:
         if not callable(self.gamma):
             refuse("gamma", self.gamma, "gamma must be a function of t")
-        for t in (1, 2):
-            weight = self.gamma(t)
-            if not (isinstance(weight, int | float) and math.isfinite(weight) and weight > 0):
-                refuse(f"gamma({t})", weight, "gamma must return a finite number > 0")
+        self.discount(2)
 
     def discount(self, t: Any) -> Any:
-        return self.gamma(t - 1 + (t == 1)) / self.gamma(t)
+        past, now = self.gamma(t - 1 + (t == 1)), self.gamma(t)
+        if isinstance(t, int | float):
+            for at, weight in ((max(t - 1, 1), past), (t, now)):
+                real(f"gamma({at})", weight, above=0)
+        return past / now
 
     def to_dict(self) -> dict[str, Any]:
         refuse(

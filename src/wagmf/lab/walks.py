@@ -62,16 +62,14 @@ class Walks:
             "regret": record.walk.regret.tolist(),
         }
         data = (json.dumps(line, allow_nan=False) + "\n").encode()
-        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-        try:
+        with open(self.path, "ab+", buffering=0) as file:
             # A kill may have torn the last line: end it, so that only that one is lost.
-            size = os.fstat(handle).st_size
-            if size and os.pread(handle, 1, size - 1) != b"\n":
-                data = b"\n" + data
-            os.write(handle, data)
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                data = data if file.read(1) == b"\n" else b"\n" + data
+            while data:  # a full disk may take only part, and says so when asked to take the rest
+                data = data[file.write(data) or 0 :]
+            os.fsync(file.fileno())
 
     def find(self, wanted: Iterable[tuple[str, Task]]) -> list[Record]:
         """The records of those (method name, task) pairs that have finished, in the order asked for."""
@@ -84,13 +82,14 @@ class Walks:
         walks: dict[str, Walk] = {}
         if not self.path.exists():
             return walks
-        for text in self.path.read_text().splitlines():
+        for text in self.path.read_bytes().split(b"\n"):
             try:
                 line = json.loads(text)
-                numbers = Walk(np.array(line.pop("t")), np.array(line.pop("x")), np.array(line.pop("regret")))
-                if line.pop("source") == source_hash() and line.pop("wagmf"):
-                    walks[_key(line)] = numbers
-            except (ValueError, KeyError, AttributeError):
+                walk = Walk(*(np.array(line.pop(name)) for name in ("t", "x", "regret")))
+                whole = walk.x.shape == walk.regret.shape == (len(line["lrs"]), walk.t.size)
+                if line.pop("source") == source_hash() and line.pop("wagmf") and whole:
+                    walks[_key(line)] = walk
+            except (ValueError, KeyError, AttributeError, TypeError):
                 continue  # torn by a kill, or not ours; it will be computed again
         return walks
 

@@ -1,0 +1,360 @@
+"""WAGMF: every method of the table as a torch optimizer."""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
+from typing import Any, TypedDict
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer, ParamsT, _use_grad_for_differentiable
+
+from wagmf.arguments import one_of, real, refuse
+from wagmf.feasible import Everything, Feasible
+from wagmf.rule import Rule
+from wagmf.torch.batch import Batch
+from wagmf.torch.foreach import step_foreach
+from wagmf.torch.foreach import unfit as unfit_for_foreach
+from wagmf.torch.plain import step_plain
+from wagmf.weights import Exponential, Polynomial
+
+__all__ = ["WAGMF", "Options", "fold"]
+
+_RULE_FIELDS = tuple(f.name for f in fields(Rule))
+_RULE_KEYS = {*_RULE_FIELDS, "beta2", "eta"}  # what a parameter group may say of its rule, besides "rule" itself
+
+
+class Options(TypedDict, total=False):
+    """What every optimizer takes besides its own parameters; see :class:`WAGMF`.
+
+    >>> "weight_decay" in Options.__annotations__
+    True
+    """
+
+    eps: float
+    decay: float | None
+    weight_decay: float
+    decoupled_weight_decay: bool
+    feasible: Feasible | None
+    maximize: bool
+    foreach: bool | None
+    fused: bool | None
+    capturable: bool
+    differentiable: bool
+    state_dtype: torch.dtype | None
+    stochastic_rounding: bool
+
+
+class WAGMF(Optimizer):
+    """The weighted adaptive gradient method that ``rule`` describes.
+
+        m ← β1_t·m + (1 - β1_t)·g
+        u ← 1 + ρ_t·u
+        v ← v + (|g|^p1 - v)/u
+        x ← P_F^V( x - α_t·m / V )            V = v^(1/p2) + eps,  α_t = lr·t^-decay
+
+    A parameter whose gradient is None takes no step, and neither its t nor its u advances. Parameter groups may
+    override every option, and every field of the rule by its name.
+
+    Args:
+        params: parameters, named parameters, or parameter groups.
+        lr: the step size α; a tensor with one entry per replica goes along the leading axis of every parameter.
+        rule: the method; ``wagmf.method(name).rule`` gives a named one.
+        eps: added to V.
+        decay: α_t = lr·t^-decay; by default the rule's own.
+        weight_decay: λ of an L2 penalty, added to the gradient; or of decoupled decay,
+        decoupled_weight_decay: which shrinks x by the factor 1 - α_t·λ instead (AdamW).
+        feasible: the set every parameter is projected onto, in the norm of its V.
+        maximize: ascend.
+        foreach: multi-tensor operations; None chooses them where they are faster.
+        fused: one kernel for all tensors; None chooses it where there is one, True insists.
+        capturable: keep t and u on the device, so that a CUDA graph can hold the step.
+        differentiable: let autograd see through the step.
+        state_dtype: of m, v and the maximum; by default that of the parameter, but at least float32.
+        stochastic_rounding: round bfloat16 parameters and state up or down at random, right on average.
+
+    >>> x = torch.ones(2, requires_grad=True)
+    >>> optimizer = WAGMF([x], lr=0.5, rule=Rule(beta1=0.0))
+    >>> x.sum().backward()
+    >>> optimizer.step()
+    >>> x
+    tensor([0.5000, 0.5000], requires_grad=True)
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        *,
+        rule: Rule | None = None,
+        eps: float = 1e-7,
+        decay: float | None = None,
+        weight_decay: float = 0.0,
+        decoupled_weight_decay: bool = False,
+        feasible: Feasible | None = None,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        state_dtype: torch.dtype | None = None,
+        stochastic_rounding: bool = False,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "rule": _rule(rule, decay),
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "decoupled_weight_decay": decoupled_weight_decay,
+            "feasible": feasible,
+            "maximize": maximize,
+            "foreach": foreach,
+            "fused": fused,
+            "capturable": capturable,
+            "differentiable": differentiable,
+            "state_dtype": state_dtype,
+            "stochastic_rounding": stochastic_rounding,
+        }
+        _check(dict(defaults))
+        super().__init__(params, defaults)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters; what it does not say it takes from the optimizer."""
+        if isinstance(param_group, dict):
+            group = {**self.defaults, **param_group}
+            _check(group)
+            for key in _RULE_KEYS & param_group.keys():
+                del param_group[key]
+            param_group["rule"] = group["rule"]
+        super().add_param_group(param_group)
+        for param in param_group["params"]:
+            _check_lr_shape(param_group["lr"], param)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:
+            for name, default in self.defaults.items():
+                group.setdefault(name, default)
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """GradScaler leaves the unscaling to us where every group insists on one kernel, which does it on the way."""
+        return all(group["fused"] is True for group in self.param_groups)
+
+    @_use_grad_for_differentiable
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take one step along the gradients; ``closure`` may compute them, and its loss is returned."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        found_inf = getattr(self, "found_inf", None)
+        if found_inf is not None and found_inf.item():
+            return loss
+        for group in self.param_groups:
+            if not _RULE_KEYS.isdisjoint(group):
+                _check(group)
+            for batch, states in self._batches(group):
+                u = self._path(group, batch)(batch)
+                for state in states:
+                    _set(state["step"], batch.t)
+                    _set(state["window"], u)
+        return loss
+
+    def _batches(self, group: dict[str, Any]) -> Iterator[tuple[Batch, list[dict[str, Any]]]]:
+        """The parameters that have gradients, as batches that take the same step."""
+        on_device = group["capturable"] or torch.compiler.is_compiling()
+        alike: defaultdict[tuple[Any, ...], list[Tensor]] = defaultdict(list)
+        for param in group["params"]:
+            if param.grad is None:
+                continue
+            state = self._state_of(param, group)
+            if on_device:
+                yield self._batch(group, [param], state["step"] + 1, state["window"]), [state]
+            else:
+                clock = (state["step"].item() + 1, state["window"].item())
+                alike[(*clock, param.device, param.dtype, param.grad.dtype)].append(param)
+        for (t, u, *_), params in alike.items():
+            yield self._batch(group, params, t, u), [self.state[param] for param in params]
+
+    def _batch(self, group: dict[str, Any], params: list[Tensor], t: Any, u: Any) -> Batch:
+        kept = {
+            name: [_real(self.state[p][name]) for p in params] if name in self.state[params[0]] else []
+            for name in ("m", "v", "peak")
+        }
+        grads = [_real(p.grad) for p in params if p.grad is not None]
+        return Batch(
+            group["rule"],
+            t,
+            u,
+            [_real(p) for p in params],
+            grads,
+            **kept,
+            lr=group["lr"],
+            eps=group["eps"],
+            weight_decay=group["weight_decay"],
+            decoupled=group["decoupled_weight_decay"],
+            maximize=group["maximize"],
+            feasible=group["feasible"],
+            grad_scale=getattr(self, "grad_scale", None),
+            stochastic_rounding=group["stochastic_rounding"],
+            differentiable=group["differentiable"],
+        )
+
+    def _path(self, group: dict[str, Any], batch: Batch) -> Callable[[Batch], Any]:
+        """The fastest path that may take the batch, or a refusal where the one asked for may not."""
+        reason = unfit_for_foreach(batch)
+        if group["foreach"] and reason:
+            refuse("foreach", True, f"this path cannot take {reason}; foreach=None chooses one that can")
+        if group["fused"]:
+            refuse("fused", True, "there is no fused kernel yet; fused=None chooses the fastest path there is")
+        worthwhile = batch.params[0].is_cuda and not isinstance(batch.t, Tensor)
+        chosen = group["foreach"] or (group["foreach"] is None and worthwhile)
+        return step_foreach if chosen and reason is None else step_plain
+
+    def _state_of(self, param: Tensor, group: dict[str, Any]) -> dict[str, Any]:
+        """The parameter's state, made when its first gradient comes."""
+        grad, state = param.grad, self.state[param]
+        if grad is not None and grad.is_sparse:
+            raise RuntimeError(
+                f"{type(self).__name__} does not take sparse gradients; parameter of shape {tuple(param.shape)} has one"
+            )
+        if not state:
+            rule = group["rule"]
+            dtype = group["state_dtype"] or torch.promote_types(param.dtype, torch.float32)
+            if param.is_complex() and not dtype.is_complex:
+                dtype = torch.promote_types(dtype, torch.complex64)
+            state["step"] = _clock(0.0, param, group)
+            state["window"] = _clock(rule.start, param, group)
+            kept = {"m": rule.beta1 > 0, "v": rule.adapts, "peak": rule.monotone}
+            for name in (name for name, keep in kept.items() if keep):
+                state[name] = torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
+        return state
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state, and the rule in plain values; a feasible set is code and is not saved."""
+        packed = super().state_dict()
+        packed["state"] = {
+            key: {**state, **{clock: state[clock].clone() for clock in ("step", "window") if clock in state}}
+            if isinstance(state, dict)
+            else state
+            for key, state in packed["state"].items()
+        }
+        for group in packed["param_groups"]:
+            group["rule"] = group["rule"].to_dict()
+            del group["feasible"]
+        return packed
+
+    def load_state_dict(self, state_dict: dict[str, Any], *, rule: str = "same") -> None:
+        """Load what :meth:`state_dict` gave. The checkpoint's rule must be this optimizer's.
+
+        ``rule="same"`` refuses a different one, ``"saved"`` takes the checkpoint's, ``"current"`` keeps this one's.
+        """
+        one_of("rule", rule, ("same", "saved", "current"))
+        saved = [Rule.from_dict(group["rule"]) for group in state_dict["param_groups"]]
+        mine = [group["rule"] for group in self.param_groups]
+        chosen = mine if rule == "current" else saved
+        for number, (theirs, ours) in enumerate(zip(saved, mine, strict=False)):
+            if rule == "same" and theirs != ours:
+                changed = [n for n in _RULE_FIELDS if getattr(theirs, n) != getattr(ours, n)]
+                told = ", ".join(f"{n} {getattr(theirs, n)} there, {getattr(ours, n)} here" for n in changed)
+                refuse(
+                    "checkpoint",
+                    f"group {number}: {told}",
+                    'load_state_dict(..., rule="saved") or rule="current" chooses',
+                )
+        sets = [group["feasible"] for group in self.param_groups]
+        super().load_state_dict(state_dict)
+        for group, one, feasible in zip(self.param_groups, chosen, sets, strict=True):
+            group["rule"], group["feasible"] = one, feasible
+        self._restore(state_dict)
+
+    def _restore(self, state_dict: dict[str, Any]) -> None:
+        """Put back the state as it was saved: the base class casts it to the dtype of the parameter."""
+        keys = itertools.chain.from_iterable(group["params"] for group in state_dict["param_groups"])
+        owners = ((param, group) for group in self.param_groups for param in group["params"])
+        for key, (param, group) in zip(keys, owners, strict=True):
+            saved = state_dict["state"].get(key)
+            if not saved:
+                continue
+            state = self.state[param]
+            for name in ("step", "window"):
+                state[name] = _clock(float(saved[name]), param, group)
+            for name in {"m", "v", "peak"} & saved.keys():
+                state[name] = saved[name].detach().to(param.device, copy=True)
+
+
+def fold(rule: Rule, said: Mapping[str, Any]) -> Rule:
+    """The rule with the fields that ``said`` names changed; ``beta2`` and ``eta`` are those of its weights.
+
+    >>> fold(Rule(Exponential(0.9)), {"beta2": 0.99, "beta1": 0.5}).weights
+    Exponential(beta=0.99, steady=False)
+    """
+    changed = {key: value for key, value in said.items() if value is not None}
+    for key, family, field in (("beta2", Exponential, "beta"), ("eta", Polynomial, "eta")):
+        if key in changed:
+            if not isinstance(rule.weights, family):
+                refuse(key, changed[key], f"{rule.weights} has no {key}; only {family.__name__} weights have")
+            changed["weights"] = replace(rule.weights, **{field: changed.pop(key)})
+    return replace(rule, **changed)
+
+
+def _rule(rule: Rule | None, decay: float | None) -> Rule:
+    rule = Rule() if rule is None else rule
+    if not isinstance(rule, Rule):
+        refuse("rule", rule, "rule must be a wagmf.Rule; wagmf.method(name).rule gives a named one")
+    return rule if decay is None else rule.with_decay(decay)
+
+
+def _check(group: dict[str, Any]) -> None:
+    """Refuse what is wrong in a group, and fold what it says of its rule into the rule."""
+    said = {key: group.pop(key) for key in _RULE_KEYS & group.keys()}
+    group["rule"] = fold(_rule(group["rule"], None), said)
+    lr = group["lr"]
+    if isinstance(lr, Tensor):
+        if lr.ndim > 1 or not lr.is_floating_point():
+            refuse("learning rate", lr, "a tensor lr must be floating-point, with no axis or one entry per replica")
+    else:
+        real("lr", lr, least=0, what="learning rate")
+    real("eps", group["eps"], least=0)
+    real("weight_decay", group["weight_decay"], least=0)
+    for name in ("decoupled_weight_decay", "maximize", "capturable", "differentiable", "stochastic_rounding"):
+        if not isinstance(group[name], bool):
+            refuse(name, group[name], f"{name} must be True or False")
+    for name in ("foreach", "fused"):
+        if group[name] not in (True, False, None):
+            refuse(name, group[name], f"{name} must be True, False or None")
+    if group["foreach"] and group["fused"]:
+        refuse("foreach, fused", (True, True), "at most one of them can be True")
+    if group["differentiable"] and (group["foreach"] or group["fused"]):
+        refuse("differentiable", True, "autograd can see through neither foreach nor fused")
+    if group["feasible"] is not None and not isinstance(group["feasible"], Feasible):
+        refuse("feasible", group["feasible"], "feasible must be one of wagmf.feasible, such as Box(-1, 1)")
+    if isinstance(group["feasible"], Everything):
+        group["feasible"] = None
+    dtype = group["state_dtype"]
+    if dtype not in (None, torch.float32, torch.float64, torch.bfloat16):
+        refuse("state_dtype", dtype, "state_dtype must be torch.bfloat16, torch.float32, torch.float64 or None")
+
+
+def _check_lr_shape(lr: Any, param: Tensor) -> None:
+    if isinstance(lr, Tensor) and lr.ndim and (param.ndim == 0 or param.shape[0] != lr.numel()):
+        right = (
+            f"it must have one entry per replica, as the leading axis of every parameter; one is {tuple(param.shape)}"
+        )
+        refuse("learning rate", f"a tensor of {lr.numel()} entries", right)
+
+
+def _clock(value: float, param: Tensor, group: dict[str, Any]) -> Tensor:
+    """t or u: a float64 scalar, on the device only where the step is to be captured in a graph."""
+    return torch.tensor(value, dtype=torch.float64, device=param.device if group["capturable"] else "cpu")
+
+
+def _set(clock: Tensor, value: float | Tensor) -> None:
+    clock.copy_(value) if isinstance(value, Tensor) else clock.fill_(value)
+
+
+def _real(x: Tensor) -> Tensor:
+    """Complex numbers as pairs of real ones, each adapted by itself, as torch.optim does."""
+    return torch.view_as_real(x) if x.is_complex() else x
