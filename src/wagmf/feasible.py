@@ -22,8 +22,8 @@ __all__ = ["Ball", "Box", "Everything", "Feasible", "HalfSpace", "Hyperplane", "
 
 _Namespace = ModuleType | Any
 
-# For Ball's root: halvings of log λ, after which 16 decades of V leave 4 % of doubt, then Newton steps, which double the
-# digits. Newton alone would need up to 30 where a heavy coordinate already lies on the sphere. (Beyond 16 decades a
+# For Ball's root: halvings of log λ, after which 16 decades of V leave 4 % of doubt, then Newton steps, which double
+# the digits. Newton alone would need up to 30 where a heavy coordinate already lies on the sphere. (Beyond 16 decades a
 # light coordinate below 1e-8 of the radius no longer shows in ‖x‖, and is known to that only.)
 _HALVINGS, _NEWTON_STEPS = 10, 6
 
