@@ -99,7 +99,7 @@ def _V(batch: Batch, g: Sequence[Tensor], u: float | Tensor) -> Sequence[Tensor]
     if rule.monotone:
         _torch._foreach_maximum_(batch.peak, _torch._foreach_mul(batch.v, u))
         V = _torch._foreach_mul(batch.peak, 1 / u)
-    V = _torch._foreach_clone(V) if V is batch.v else V
+    V = _torch._foreach_mul(V, 1.0) if V is batch.v else V  # a copy; _foreach_clone is missing from older torch
     p2 = rule.p2
     while p2 >= 2 and math.fmod(p2, 2) == 0:
         _torch._foreach_sqrt_(V)
