@@ -33,13 +33,18 @@ MAXIMUM = "test_theory.py -k running_maximum"
 BOUND_2 = "test_theory.py -k theorem_2_holds or recorded"
 BOUND_3 = "test_theory.py -k theorem_3_holds or recorded or formulas"
 WEIGHTS = "test_weights.py -k raw_weights"
-FOREACH = "test_torch.py -k foreach_is_plain"
+FOREACH = "test_torch.py -k every_path_is_plain"
 HALF = "test_torch.py -k mixed_dtypes or overflow"
 TORCH_SETS = "test_torch.py -k feasible_sets"
 MISSING = "test_torch.py -k missing_gradient"
 SAVED = "test_torch.py -k saved_state or by_loading or another_rule"
 ROUNDING = "test_torch.py -k on_average"
 REPLICAS = "test_torch.py -k each_replica"
+SCALED = "test_torch.py -k grad_scaler"
+STALE = "test_torch.py -k nothing_remembered or every_way or in_the_place"
+HOOKS = "test_torch.py -k closures_and_hooks or hooks_of_a_subclass"
+LAYOUTS = "test_torch.py -k laid_out_otherwise"
+DEVICE = "test_torch_triton.py -k check_the_optimizer_on_a_device"
 
 MUTANTS = {
     "sign of the step": ("rule.py", "return lr * rule.rate_at(t)", "return -lr * rule.rate_at(t)", PAPER),
@@ -111,10 +116,28 @@ MUTANTS = {
     "torch: gradient kept in half precision": ("torch/plain.py", "y, g = x.to(exact), g.to(exact)", "y = x.to(exact)",
                                                HALF),
     "torch: projection unweighted": ("torch/plain.py", "project(y, new.V,", "project(y, 1.0,", TORCH_SETS),
-    "torch: a missing gradient counts": ("torch/optimizer.py", "if param.grad is None:\n                continue",
-                                         "if param.grad is None:\n                param.grad = param.detach() * 0",
-                                         MISSING),
-    "torch: clocks shared with the checkpoint": ("torch/optimizer.py", "state[clock].clone()", "state[clock]", SAVED),
+    "torch: a missing gradient counts": ("torch/teams.py", "[param.grad for param in self.params]",
+                                         "[param.detach() * 0 if param.grad is None else param.grad "
+                                         "for param in self.params]", MISSING),
+    "torch: clocks shared with the checkpoint": ("torch/optimizer.py", "state[name].clone()", "state[name]", SAVED),
+    "torch: clocks go on although infinities were found": ("torch/optimizer.py", "if scaling[1].item():", "if False:",
+                                                           SCALED),
+    "torch: clocks on the device go on all the same": ("torch/teams.py", "if batch.found_inf is not None:", "if False:",
+                                                       DEVICE),
+    "torch: gradients unscaled by nobody": ("torch/teams.py", "*options, *scaling)", "*options)", SCALED),
+    "torch: stale clocks": ("torch/teams.py", "self._set[0] == numbers.tobytes()", "self._set", STALE),
+    "torch: replaced clocks forgotten": ("torch/teams.py", "if not (all(map(operator.is_, steps, self._steps))",
+                                         "if False and not (all(map(operator.is_, steps, self._steps))",
+                                         STALE),
+    "torch: replaced state forgotten": ("torch/optimizer.py", "not all(map(operator.is_, self.state.values()",
+                                        "all(map(operator.is_, self.state.values()", STALE),
+    "torch: parameters that change places": ("torch/teams.py", "all(map(operator.is_, params, self.params))", "True",
+                                             STALE),
+    "torch: parameters with other clocks step along": ("torch/teams.py", "pairs.count(pairs[0]) == len(pairs)", "True",
+                                                       STALE),
+    "torch: never again by the kernel": ("torch/teams.py", "or not settled:", "or False:", LAYOUTS),
+    "torch: hooks not called": ("torch/optimizer.py", "or _watchers(self)", "or False", HOOKS),
+    "torch: hooks called twice": ("torch/optimizer.py", "type(optimizer).step is WAGMF.step and bool(", "bool(", HOOKS),
     "torch: state cast by loading": ("torch/optimizer.py", "        self._restore(state_dict)\n", "", SAVED),
     "torch: another rule accepted": ("torch/optimizer.py", 'if rule == "same" and theirs != ours:', "if False:", SAVED),
     "torch: rounding always up": ("torch/batch.py", "torch.randint_like(bits, 0, 1 << 16)",
@@ -130,6 +153,9 @@ def outcome(folder: Path, tests: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", f"tests/{file}"]
     command += ["-k", selection[0]] if selection else []
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    if "check_" in tests:  # of a kernel, in Triton's interpreter
+        command += ["-o", "python_functions=check_*"]
+        environment["TRITON_INTERPRET"] = "1"
     for inherited in [name for name in environment if name.startswith(("COV_", "PYTEST_", "COVERAGE_"))]:
         del environment[inherited]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)

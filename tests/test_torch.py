@@ -22,7 +22,7 @@ from wagmf.torch import WADA, WAGMF, Adam, Momentum
 from wagmf.torch.batch import store
 from wagmf.weights import Custom
 
-PATHS = {"plain": {"foreach": False, "fused": False}, "foreach": {"foreach": True}}
+PATHS = {"plain": {"foreach": False, "fused": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 NAMED = {
     "wada": "WADA", "wada_v3": "WADAv3", "wada_v4": "WADAv4", "adam": "Adam", "amsgrad": "AMSGrad", "adamnc": "AdamNC",
     "nosadam": "NosAdam", "padam": "Padam", "nadam": "NAdam", "adagrad": "AdaGrad", "sc_adagrad": "SCAdaGrad",
@@ -67,9 +67,11 @@ def make_grads(params, T, problem="noise"):
 
 
 def train(optimizer, params, rounds):
+    """Step along the gradients; the kernel takes only those that lie in memory as their parameters do."""
+    fused = optimizer.param_groups[0].get("fused")
     for grads in rounds:
         for p, g in zip(params, grads, strict=True):
-            p.grad = None if g is None else g.clone()
+            p.grad = None if g is None else torch.empty_like(p).copy_(g) if fused else g.clone()
         optimizer.step()
     return params
 
@@ -113,13 +115,14 @@ OPTIONS = {
 
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("name", RULES)
-def test_foreach_is_plain_with_every_option(name, option):
+def test_every_path_is_plain_with_every_option(name, option):
     settings = {"lr": 0.1, **OPTIONS[option]}
     runs = []
     for path in PATHS.values():
         params = make_params()
         runs.append(train(WAGMF(params, rule=RULES[name], **settings, **path), params, make_grads(params, 12)))
-    close(runs[1], runs[0])
+    for run in runs[1:]:
+        close(run, runs[0])
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -233,12 +236,13 @@ def test_named_parameters_and_added_groups():
     assert optimizer.param_groups[1]["lr"] == 1.0
 
 
+@pytest.mark.parametrize("path", ["plain", "fused"])
 @pytest.mark.parametrize("name", ["wada", "adam", "amsgrad"])
-def test_a_step_size_for_each_replica(name):
+def test_a_step_size_for_each_replica(name, path):
     lrs = torch.tensor([0.01, 0.1, 1.0], dtype=torch.float64)
     stacked = [torch.ones(3, 4, 2, dtype=torch.float64, requires_grad=True), torch.ones(3, dtype=torch.float64)]
     rounds = [[torch.randn(3, 4, 2, dtype=torch.float64), torch.randn(3, dtype=torch.float64)] for _ in range(10)]
-    settings = {"rule": RULES[name], "weight_decay": 0.1, "decoupled_weight_decay": True}
+    settings = {"rule": RULES[name], "weight_decay": 0.1, "decoupled_weight_decay": True, **PATHS[path]}
     train(WAGMF(stacked, lrs, **settings), stacked, rounds)
     for r, lr in enumerate(lrs.tolist()):
         single = [torch.ones(4, 2, dtype=torch.float64), torch.ones((), dtype=torch.float64)]
@@ -298,7 +302,7 @@ def test_averaged_models_follow():
     assert not torch.equal(average.module.weight, model.weight)
 
 
-@pytest.mark.parametrize("fused", [None, False])
+@pytest.mark.parametrize("fused", [None, False, True])
 def test_grad_scaler_skips_a_step_with_infinities(fused):
     x = torch.ones(2, dtype=torch.float64, requires_grad=True)
     plain = x.detach().clone().requires_grad_()
@@ -378,6 +382,216 @@ def test_the_square_of_a_half_precision_gradient_does_not_overflow():
     x = torch.zeros(1, dtype=torch.float16, requires_grad=True)
     train(Adam([x], 0.125), [x], [[torch.full((1,), 1000.0, dtype=torch.float16)]])
     assert x.item() == -0.125
+
+
+# ------------------------------------------------------------------ the path, and what it remembers
+
+
+def test_the_kernel_is_chosen_wherever_it_fits_and_the_optimizer_says_so():
+    params = make_params()
+    optimizer = WADA(params, 0.1)
+    assert optimizer.paths == []
+    train(optimizer, params, [[torch.empty_like(p).copy_(g) for p, g in zip(params, params, strict=True)]])
+    assert {line.split(" by ")[1] for line in optimizer.paths} == {"fused"}
+    optimizer.param_groups[0]["feasible"] = Ball(1)
+    optimizer.step()
+    assert all("plain, not fused because of feasible=Ball" in line for line in optimizer.paths)
+
+
+def test_a_gradient_laid_out_otherwise_sends_only_itself_another_way():
+    params = [torch.zeros(3, 4), torch.zeros(5), torch.zeros(4, 3)]
+    optimizer = WADA(params, 0.1)
+    for odd in (False, True, False):
+        for x in params:
+            x.grad = torch.ones_like(x)
+        if odd:
+            params[0].grad = torch.ones(4, 3).t()
+        optimizer.step()
+        assert ("plain" in " ".join(optimizer.paths)) == odd
+    for x in params:
+        assert torch.all(x == params[1][0])
+
+
+def test_without_a_compiler_it_says_so_and_steps_all_the_same(monkeypatch):
+    monkeypatch.setattr("wagmf.torch.cpu.missing", lambda: "no Numba (for a test)")
+    (x,) = one()
+    with pytest.warns(RuntimeWarning, match="without its fused kernel: no Numba"):
+        train(WADA([x], 1.0), [x], [[torch.ones(2)]])
+    assert torch.all(x < 0)
+    with pytest.raises(ValueError, match=r"Invalid fused: True.*no Numba"):
+        train(WADA([x], fused=True), [x], [[torch.ones(2)]])
+
+
+def new_state(optimizer, x):
+    optimizer.state[x] = {name: value.clone() for name, value in optimizer.state[x].items()}
+
+
+def new_entries(optimizer, x):
+    for name, value in optimizer.state[x].items():
+        optimizer.state[x][name] = value.clone()
+
+
+def new_data(optimizer, x):
+    x.data = x.data.clone()
+    for name in ("m", "v"):
+        optimizer.state[x][name].data = optimizer.state[x][name].data.clone()
+
+
+def new_numbers(optimizer, x):
+    """A warm restart by hand: everything at once, in place."""
+    for value in optimizer.state[x].values():
+        value.fill_(3.0)
+
+
+def new_clock(optimizer, x):
+    optimizer.state[x]["step"] = torch.tensor(7.0)
+    optimizer.state[x]["window"] = torch.tensor(4.0)
+
+
+def no_state(optimizer, x):
+    del optimizer.state[x]
+
+
+def no_entries(optimizer, x):
+    optimizer.state[x].clear()
+
+
+def loaded(optimizer, x):
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+
+
+def regrouped(optimizer, x):
+    optimizer.param_groups[0]["params"].reverse()
+
+
+def other_dtype(optimizer, x):
+    for name in ("m", "v"):
+        optimizer.state[x][name] = optimizer.state[x][name].float()
+
+
+def regridded(optimizer, x):
+    x.data = x.data.t().contiguous().t()
+    x.grad = torch.empty_like(x)
+    for name in ("m", "v"):
+        optimizer.state[x][name] = optimizer.state[x][name].t().contiguous().t()
+
+
+BETWEEN_STEPS = [new_state, new_entries, new_data, new_numbers, new_clock, no_state, no_entries, loaded, regrouped,
+                 other_dtype, regridded]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", BETWEEN_STEPS)
+@pytest.mark.parametrize("which", ["one", "all"])
+def test_nothing_remembered_is_stale(change, which):
+    """Whatever is done to an optimizer between steps, it goes on from what is there, as one that remembers nothing."""
+    runs = []
+    for path in (PATHS["plain"], {}):
+        params = [x.requires_grad_() for x in (torch.ones(3, 4).double(), torch.ones(4, 2).double())]
+        optimizer = WADA(params, 0.1, **path)
+        if path:
+            optimizer.register_step_pre_hook(lambda self, *_: self._rosters.clear())
+        rounds = make_grads(params, 9)
+        rounds = [[torch.ones_like(p) if g is None else g for p, g in zip(params, r, strict=True)] for r in rounds]
+        train(optimizer, params, rounds[:3])
+        for x in params[: None if which == "all" else 1]:
+            change(optimizer, x)
+        train(optimizer, params, rounds[3:])
+        clocks = [optimizer.state[p][name].item() for p in params for name in ("step", "window")]
+        runs.append((params, clocks, [optimizer.state[p]["m"] for p in params]))
+    close(runs[1][0], runs[0][0], 1e-6 if change is other_dtype else 1e-12)
+    close(runs[1][2], runs[0][2], 1e-6 if change is other_dtype else 1e-12)
+    assert runs[1][1] == runs[0][1]
+
+
+def test_a_parameter_put_in_the_place_of_another_is_the_one_that_steps():
+    old, new = (torch.zeros(2, requires_grad=True) for _ in range(2))
+    optimizer = WADA([old], 1.0)
+    old.grad, new.grad = torch.ones(2), torch.ones(2)
+    optimizer.step()
+    optimizer.param_groups[0]["params"][0] = new
+    before = old.detach().clone()
+    optimizer.step()
+    assert torch.equal(old, before)
+    assert torch.all(new < 0)
+    assert optimizer.state[new]["step"].item() == 1
+
+
+def test_clocks_are_seen_and_pickled_one_by_one():
+    params = [torch.zeros(2, requires_grad=True) for _ in range(300)]
+    optimizer = WADA(params)
+    train(optimizer, params, [[torch.ones(2)] * 300] * 2)
+    assert optimizer.state[params[7]]["step"].item() == 2
+    for state in (optimizer.state_dict()["state"], pickle.loads(pickle.dumps(optimizer)).state):
+        sizes = {
+            clock.untyped_storage().nbytes() for each in state.values() for clock in (each["step"], each["window"])
+        }
+        assert sizes == {8}
+
+
+def test_what_no_longer_steps_is_not_held():
+    import weakref
+
+    x = torch.zeros(1000, requires_grad=True)
+    optimizer = WADA([x])
+    train(optimizer, [x], [[torch.ones(1000)]] * 2)
+    seen = [weakref.ref(x.grad), weakref.ref(optimizer.state[x]["m"])]
+    optimizer.zero_grad()
+    optimizer.state[x]["m"] = torch.zeros(1000)
+    assert [each() for each in seen] == [None, None]
+
+
+def test_every_way_in_which_gradients_may_be_missing():
+    params = [torch.zeros(2, dtype=torch.float64, requires_grad=True) for _ in range(6)]
+    twins = [p.detach().clone().requires_grad_() for p in params]
+    random = np.random.default_rng(0)
+    rounds = [
+        [torch.tensor(random.normal(size=2)) if random.random() < 0.5 else None for _ in params] for _ in range(120)
+    ]
+    train(WADA(params, 0.1), params, rounds)
+    train(WADA(twins, 0.1, **PATHS["plain"]), twins, rounds)
+    close(params, twins)
+
+
+def test_hooks_of_a_subclass_are_called_once():
+    class Mine(WADA):
+        def step(self, closure=None):
+            return super().step(closure)
+
+    (x,) = one()
+    optimizer, seen = Mine([x]), []
+    optimizer.register_step_pre_hook(lambda *_: seen.append("before"))
+    optimizer.register_step_post_hook(lambda *_: seen.append("after"))
+    train(optimizer, [x], [[torch.ones(2)]])
+    assert seen == ["before", "after"]
+
+
+def test_the_profiler_and_global_hooks_see_the_step():
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    (x,) = one()
+    optimizer, seen = WADA([x]), []
+    handle = register_optimizer_step_post_hook(lambda *_: seen.append("after"))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        train(optimizer, [x], [[torch.ones(2)]])
+    handle.remove()
+    assert seen == ["after"]
+    assert any(event.key == "Optimizer.step#WADA.step" for event in profile.key_averages())
+
+
+@pytest.mark.parametrize("differentiable", [False, True])
+def test_the_grad_mode_is_as_before_even_after_a_refusal(differentiable):
+    (x,) = one()
+    optimizer = WADA([x], fused=None if differentiable else True, feasible=Ball(1), differentiable=differentiable)
+    x = x if not differentiable else None
+    for mode in (True, False):
+        with torch.set_grad_enabled(mode):
+            if x is None:
+                optimizer.step()
+            else:
+                x.grad = torch.ones(2)
+                with pytest.raises(ValueError, match="fused"):
+                    optimizer.step()
+            assert torch.is_grad_enabled() == mode
 
 
 def test_capturable_keeps_its_clocks_on_the_device_and_walks_the_same():
@@ -598,7 +812,7 @@ def one():
         (lambda: WADA([{"params": one(), "eta": 0.9}]), ["eta", "0.9", "Linear()"]),
         (lambda: WADA([{"params": one(), "lr": -2.0}]), ["learning rate", "-2.0"]),
         (lambda: train(WADA(p := one(), foreach=True, feasible=Ball(1)), p, [[torch.ones(2)]]), ["foreach", "Ball"]),
-        (lambda: train(WADA(p := one(), fused=True), p, [[torch.ones(2)]]), ["fused", "True"]),
+        (lambda: train(WADA(p := one(), fused=True, feasible=Ball(1)), p, [[torch.ones(2)]]), ["fused", "Ball"]),
     ],
 )
 def test_bad_calls_are_refused_by_name_and_value(call, named):

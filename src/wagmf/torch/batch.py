@@ -1,5 +1,8 @@
 """What an update path is given: parameters that take the same step, with everything the step depends on."""
 
+import operator
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,16 +12,23 @@ from torch import Tensor
 from wagmf.feasible import Feasible
 from wagmf.rule import Rule
 
-__all__ = ["Batch", "store"]
+try:  # compares types, dtypes, devices, shapes and strides of many tensors in one call; torch.compile relies on it
+    from torch._C._dynamo.guards import TensorGuards as _TensorGuards
+except ImportError:  # then they are compared one by one, which is only slower
+    _TensorGuards = None
+
+__all__ = ["Batch", "Look", "Unfit", "store"]
 
 
 @dataclass
 class Batch:
     """Parameters of one group that have taken equally many steps, and the step they take now.
 
-    ``t`` is the number of this step and ``u`` the window before it: numbers, or 0-dim tensors where the step must be
-    computed on the device. ``m``, ``v`` and ``peak`` are empty where the rule keeps none. Complex tensors come as real
-    views. The gradients are as the user left them, still scaled by ``grad_scale`` if that is not None.
+    ``t`` is the number of this step and ``u`` the window before it: numbers, or tensors where the step must be computed
+    on the device; the fused path takes one entry per parameter there, the others 0-dim ones. ``m``, ``v`` and ``peak``
+    are empty where the rule keeps none. Complex tensors come as real views. The gradients are as the user left them,
+    still scaled by ``grad_scale`` if that is not None. Where ``found_inf`` is not None, it is 0 on the device or else
+    nothing is to be written.
 
     >>> batch = Batch(Rule(), 1, 0.0, [torch.zeros(2)], [torch.ones(2)], [torch.zeros(2)], [torch.zeros(2)], [])
     >>> batch.lr_for(batch.params[0])
@@ -39,9 +49,19 @@ class Batch:
     decoupled: bool = False
     maximize: bool = False
     feasible: Feasible | None = None
-    grad_scale: Tensor | None = None
     stochastic_rounding: bool = False
     differentiable: bool = False
+    grad_scale: Tensor | None = None
+    found_inf: Tensor | None = None
+
+    @property
+    def replicas(self) -> int:
+        """How many entries the step size has."""
+        return self.lr.numel() if isinstance(self.lr, Tensor) and self.lr.ndim else 1
+
+    def rows(self) -> list[list[Tensor]]:
+        """What the step writes, kind by kind, and at the end the gradients; what the rule does not keep is left out."""
+        return [row for row in (self.params, self.m, self.v, self.peak) if row] + [self.grads]
 
     def lr_for(self, param: Tensor) -> float | Tensor:
         """The step size as it broadcasts against ``param``: one entry per replica goes along the leading axis."""
@@ -49,6 +69,77 @@ class Batch:
             return self.lr
         lr = self.lr.to(param.device) if self.lr.device != param.device and self.lr.ndim else self.lr
         return lr.reshape(-1, *[1] * (param.ndim - 1)) if lr.ndim else lr
+
+
+class Unfit(ValueError):
+    """The batch is not for this path; the message says why. Nothing has been written.
+
+    >>> raise Unfit("differentiable=True")
+    Traceback (most recent call last):
+    wagmf.torch.batch.Unfit: differentiable=True
+    """
+
+
+class Look:
+    """How the tensors of a batch look and where they lie, to see at the next step what has changed of it.
+
+    Gradients are new at every step and are compared in full. The others are compared in full only where one has moved
+    or is gone: what is left unseen is a tensor that comes to be another view of its own memory while its gradient stays
+    as it was. No tensor is held on to.
+
+    >>> x, g = torch.zeros(2, 3), torch.zeros(2, 3)
+    >>> look = Look(Batch(Rule(), 1, 0.0, [x], [g], [], [], []))
+    >>> look.same(Batch(Rule(), 1, 0.0, [x.clone()], [g], [], [], []))
+    True
+    >>> look.same(Batch(Rule(), 1, 0.0, [x], [g.double()], [], [], []))
+    False
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self._extent, others = _extent(batch), _others(batch)
+        self._grads, self._others = _comparison(batch.grads), _comparison(others)
+        self._remember(others)
+
+    def same(self, batch: Batch) -> bool:
+        """Whether the tensors look as they did; if so, ``addresses`` is where parameters and state lie now."""
+        if self._extent != _extent(batch) or not self._grads(batch.grads):
+            return False
+        others = _others(batch)
+        if not self._gone and self.addresses == list(map(Tensor.data_ptr, others)):
+            return True
+        if not self._others(others):
+            return False
+        self._remember(others)
+        return True
+
+    def _remember(self, others: list[Tensor]) -> None:
+        self.addresses = list(map(Tensor.data_ptr, others))
+        self._gone: list[Any] = []  # for as long as this is empty, nobody else can have come to lie there
+        self._alive = [weakref.ref(x, self._gone.append) for x in others]
+
+
+def _others(batch: Batch) -> list[Tensor]:
+    return [*batch.params, *batch.m, *batch.v, *batch.peak]
+
+
+def _extent(batch: Batch) -> tuple[int, ...]:
+    return len(batch.params), len(batch.m), len(batch.v), len(batch.peak), len(batch.grads), batch.replicas
+
+
+def _comparison(tensors: list[Tensor]) -> Callable[[list[Tensor]], bool]:
+    """A function that says whether tensors are of the same types, shapes, strides, ... as these."""
+    if _TensorGuards is not None and tensors:
+        guard = _TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        return lambda now: guard.check(*now)
+    seen = _metadata(tensors)
+    return lambda now: _metadata(now) == seen
+
+
+_ASPECTS = operator.attrgetter("__class__", "dtype", "device", "layout", "shape", "requires_grad")
+
+
+def _metadata(tensors: list[Tensor]) -> list[Any]:
+    return [(_ASPECTS(x), x.is_neg(), x.layout == torch.strided and x.stride()) for x in tensors]
 
 
 def store(target: Tensor, value: Tensor, stochastic: bool) -> None:

@@ -1,22 +1,28 @@
 """WAGMF: every method of the table as a torch optimizer."""
 
 import itertools
+import operator
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import Optimizer, ParamsT, _use_grad_for_differentiable
+from torch.autograd import profiler as _profiler
+from torch.optim.optimizer import (
+    Optimizer,
+    ParamsT,
+    _global_optimizer_post_hooks,
+    _global_optimizer_pre_hooks,
+)
 
 from wagmf.arguments import one_of, real, refuse
 from wagmf.feasible import Everything, Feasible
 from wagmf.rule import Rule
 from wagmf.torch.batch import Batch
-from wagmf.torch.foreach import step_foreach
-from wagmf.torch.foreach import unfit as unfit_for_foreach
 from wagmf.torch.plain import step_plain
+from wagmf.torch.teams import Roster
 from wagmf.weights import Exponential, Polynomial
 
 __all__ = ["WAGMF", "Options", "fold"]
@@ -118,6 +124,8 @@ class WAGMF(Optimizer):
         }
         _check(dict(defaults))
         super().__init__(params, defaults)
+        self._rosters: list[Roster] = []
+        self._states: list[dict[str, Any]] = []  # as they were after the last step
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters; what it does not say it takes from the optimizer."""
@@ -131,8 +139,15 @@ class WAGMF(Optimizer):
         for param in param_group["params"]:
             _check_lr_shape(param_group["lr"], param)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled and copied: the clocks one by one, not as views of a table."""
+        state = {param: _own_clocks(each) for param, each in self.state.items()}
+        return {**super().__getstate__(), "state": defaultdict(dict, state)}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self.__dict__.setdefault("_rosters", [])
+        self.__dict__.setdefault("_states", [])
         for group in self.param_groups:
             for name, default in self.defaults.items():
                 group.setdefault(name, default)
@@ -142,76 +157,100 @@ class WAGMF(Optimizer):
         """GradScaler leaves the unscaling to us where every group insists on one kernel, which does it on the way."""
         return all(group["fused"] is True for group in self.param_groups)
 
-    @_use_grad_for_differentiable
+    @property
+    def paths(self) -> list[str]:
+        """How the last step was taken, for each set of parameters that stepped together.
+
+        >>> x = torch.ones(2, requires_grad=True)
+        >>> x.grad = torch.ones(2)
+        >>> optimizer = WAGMF([x], fused=False)
+        >>> optimizer.step()
+        >>> optimizer.paths
+        ['group 0: 1 parameters by plain, not fused because of fused=False']
+        """
+        told = []
+        for number, roster in enumerate(self._rosters):
+            for team in roster.stepped:
+                why = f", not fused because of {team.path.why}" if team.path.why else ""
+                told.append(f"group {number}: {len(team.params)} parameters by {team.path.name}{why}")
+        return told
+
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step along the gradients; ``closure`` may compute them, and its loss is returned."""
+        if _profiler._is_profiler_enabled or _watchers(self):
+            return self._watched_step(closure)
+        return self._step(closure)
+
+    step.hooked = True  # pyright: ignore[reportFunctionMemberAccess]
+
+    def _step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        found_inf = getattr(self, "found_inf", None)
-        if found_inf is not None and found_inf.item():
-            return loss
-        for group in self.param_groups:
-            if not _RULE_KEYS.isdisjoint(group):
-                _check(group)
-            for batch, states in self._batches(group):
-                u = self._path(group, batch)(batch)
-                for state in states:
-                    _set(state["step"], batch.t)
-                    _set(state["window"], u)
+        before = torch.is_grad_enabled()
+        try:
+            torch.set_grad_enabled(self.defaults["differentiable"])
+            self._update()
+        finally:
+            torch.set_grad_enabled(before)
         return loss
 
-    def _batches(self, group: dict[str, Any]) -> Iterator[tuple[Batch, list[dict[str, Any]]]]:
-        """The parameters that have gradients, as batches that take the same step."""
-        on_device = group["capturable"] or torch.compiler.is_compiling()
-        alike: defaultdict[tuple[Any, ...], list[Tensor]] = defaultdict(list)
+    # The base class opens a range for the profiler at every step, at a cost; we do where somebody looks or listens.
+    _watched_step = Optimizer.profile_hook_step(_step)
+
+    def _update(self) -> None:
+        scaling = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        if scaling[1] is not None and not self._is_captured():
+            if scaling[1].item():
+                return
+            scaling = scaling[0], None
+        if torch.compiler.is_compiling():
+            for group in self.param_groups:
+                self._traced(group, scaling)
+            return
+        self._recall()
+        for group, roster in zip(self.param_groups, self._rosters, strict=True):
+            if not _RULE_KEYS.isdisjoint(group):
+                _check(group)
+            roster.step(group, self._state_of, scaling)
+        self._states = list(self.state.values())
+
+    def _is_captured(self) -> bool:
+        """Whether everything that a step depends on stays on the device."""
+        return all(group["capturable"] and all(x.is_cuda for x in group["params"]) for group in self.param_groups)
+
+    def _recall(self) -> None:
+        """Forget what is no longer so: which parameters there are, and which state is whose."""
+        if len(self.state) != len(self._states) or not all(map(operator.is_, self.state.values(), self._states)):
+            for roster in self._rosters:
+                roster.disband()
+        for number, group in enumerate(self.param_groups):
+            if number == len(self._rosters):
+                self._rosters.append(Roster(group["params"]))
+            elif not self._rosters[number].holds(group["params"]):
+                self._rosters[number] = Roster(group["params"])
+        del self._rosters[len(self.param_groups) :]
+
+    def _traced(self, group: dict[str, Any], scaling: tuple[Any, Any]) -> None:
+        """The step for torch.compile, which fuses the rule's own text: one parameter at a time, t and u as tensors."""
+        if not _RULE_KEYS.isdisjoint(group):
+            _check(group)
         for param in group["params"]:
             if param.grad is None:
                 continue
             state = self._state_of(param, group)
-            if on_device:
-                yield self._batch(group, [param], state["step"] + 1, state["window"]), [state]
-            else:
-                clock = (state["step"].item() + 1, state["window"].item())
-                alike[(*clock, param.device, param.dtype, param.grad.dtype)].append(param)
-        for (t, u, *_), params in alike.items():
-            yield self._batch(group, params, t, u), [self.state[param] for param in params]
-
-    def _batch(self, group: dict[str, Any], params: list[Tensor], t: Any, u: Any) -> Batch:
-        kept = {
-            name: [_real(self.state[p][name]) for p in params] if name in self.state[params[0]] else []
-            for name in ("m", "v", "peak")
-        }
-        grads = [_real(p.grad) for p in params if p.grad is not None]
-        return Batch(
-            group["rule"],
-            t,
-            u,
-            [_real(p) for p in params],
-            grads,
-            **kept,
-            lr=group["lr"],
-            eps=group["eps"],
-            weight_decay=group["weight_decay"],
-            decoupled=group["decoupled_weight_decay"],
-            maximize=group["maximize"],
-            feasible=group["feasible"],
-            grad_scale=getattr(self, "grad_scale", None),
-            stochastic_rounding=group["stochastic_rounding"],
-            differentiable=group["differentiable"],
-        )
-
-    def _path(self, group: dict[str, Any], batch: Batch) -> Callable[[Batch], Any]:
-        """The fastest path that may take the batch, or a refusal where the one asked for may not."""
-        reason = unfit_for_foreach(batch)
-        if group["foreach"] and reason:
-            refuse("foreach", True, f"this path cannot take {reason}; foreach=None chooses one that can")
-        if group["fused"]:
-            refuse("fused", True, "there is no fused kernel yet; fused=None chooses the fastest path there is")
-        worthwhile = batch.params[0].is_cuda and not isinstance(batch.t, Tensor)
-        chosen = group["foreach"] or (group["foreach"] is None and worthwhile)
-        return step_foreach if chosen and reason is None else step_plain
+            m, v, peak = ([_real(state[name])] if name in state else [] for name in ("m", "v", "peak"))
+            t = state["step"] + 1
+            batch = Batch(
+                group["rule"], t, state["window"], [_real(param)], [_real(param.grad)], m, v, peak,
+                lr=group["lr"], eps=group["eps"], weight_decay=group["weight_decay"],
+                decoupled=group["decoupled_weight_decay"], maximize=group["maximize"], feasible=group["feasible"],
+                stochastic_rounding=group["stochastic_rounding"], differentiable=group["differentiable"],
+                grad_scale=scaling[0],
+            )  # fmt: skip
+            _set(state["window"], step_plain(batch))
+            _set(state["step"], t)
 
     def _state_of(self, param: Tensor, group: dict[str, Any]) -> dict[str, Any]:
         """The parameter's state, made when its first gradient comes."""
@@ -235,12 +274,7 @@ class WAGMF(Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """The state, and the rule in plain values; a feasible set is code and is not saved."""
         packed = super().state_dict()
-        packed["state"] = {
-            key: {**state, **{clock: state[clock].clone() for clock in ("step", "window") if clock in state}}
-            if isinstance(state, dict)
-            else state
-            for key, state in packed["state"].items()
-        }
+        packed["state"] = {key: _own_clocks(state) for key, state in packed["state"].items()}
         for group in packed["param_groups"]:
             group["rule"] = group["rule"].to_dict()
             del group["feasible"]
@@ -349,6 +383,22 @@ def _check_lr_shape(lr: Any, param: Tensor) -> None:
 def _clock(value: float, param: Tensor, group: dict[str, Any]) -> Tensor:
     """t or u: a float64 scalar, on the device only where the step is to be captured in a graph."""
     return torch.tensor(value, dtype=torch.float64, device=param.device if group["capturable"] else "cpu")
+
+
+def _own_clocks(state: Any) -> Any:
+    """The state with clocks that are its own, and do not go on."""
+    clocks = {"step", "window"} & state.keys() if isinstance(state, dict) else ()
+    return {**state, **{name: state[name].clone() for name in clocks}} if clocks else state
+
+
+def _watchers(optimizer: WAGMF) -> bool:
+    """Whether somebody wants to know of a step; a class with a step of its own has been given hooks of its own."""
+    return type(optimizer).step is WAGMF.step and bool(
+        optimizer._optimizer_step_pre_hooks
+        or optimizer._optimizer_step_post_hooks
+        or _global_optimizer_pre_hooks
+        or _global_optimizer_post_hooks
+    )
 
 
 def _set(clock: Tensor, value: float | Tensor) -> None:
