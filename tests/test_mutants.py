@@ -42,6 +42,7 @@ ROUNDING = "test_torch.py -k on_average"
 REPLICAS = "test_torch.py -k each_replica"
 SCALED = "test_torch.py -k grad_scaler"
 STALE = "test_torch.py -k nothing_remembered or every_way or in_the_place"
+COMPILED = "test_torch.py -k compiled_steps"
 HOOKS = "test_torch.py -k closures_and_hooks or hooks_of_a_subclass"
 LAYOUTS = "test_torch.py -k laid_out_otherwise"
 DEVICE = "test_torch_triton.py -k check_the_optimizer_on_a_device"
@@ -136,6 +137,8 @@ MUTANTS = {
     "torch: parameters with other clocks step along": ("torch/teams.py", "pairs.count(pairs[0]) == len(pairs)", "True",
                                                        STALE),
     "torch: never again by the kernel": ("torch/teams.py", "or not settled:", "or False:", LAYOUTS),
+    "torch: scalars dropped by the compiler": ("torch/batch.py", "target.view(1).copy_(value.view(1))",
+                                               "target.copy_(value)", COMPILED),
     "torch: hooks not called": ("torch/optimizer.py", "or _watchers(self)", "or False", HOOKS),
     "torch: hooks called twice": ("torch/optimizer.py", "type(optimizer).step is WAGMF.step and bool(", "bool(", HOOKS),
     "torch: state cast by loading": ("torch/optimizer.py", "        self._restore(state_dict)\n", "", SAVED),

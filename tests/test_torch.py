@@ -319,7 +319,9 @@ def test_grad_scaler_skips_a_step_with_infinities(fused):
     close([x], [plain])
 
 
-def test_compiled_steps_do_not_recompile_under_a_schedule():
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", ["wada", "adam", "ogd"])
+def test_compiled_steps_do_not_recompile_under_a_schedule(name, backend):
     import torch._dynamo
 
     torch._dynamo.reset()
@@ -328,12 +330,12 @@ def test_compiled_steps_do_not_recompile_under_a_schedule():
         torch.ones((), dtype=torch.float64, requires_grad=True),
     ]
     eager = [p.detach().clone().requires_grad_() for p in params]
-    optimizer = WADA(params, torch.tensor(0.1, dtype=torch.float64))
-    reference = WADA(eager, 0.1, foreach=False)
+    optimizer = WAGMF(params, torch.tensor(0.1, dtype=torch.float64), rule=RULES[name])
+    reference = WAGMF(eager, 0.1, rule=RULES[name], foreach=False)
     rounds = [[torch.randn_like(p) for p in params] for _ in range(8)]
     train(optimizer, params, rounds[:1])  # the first step makes the state
     train(reference, eager, rounds[:1])
-    compiled = torch.compile(optimizer.step, backend="eager")
+    compiled = torch.compile(optimizer.step, backend=backend)
     for number, grads in enumerate(rounds[1:]):
         for p, g in zip(params, grads, strict=True):
             p.grad = g.clone()
@@ -344,6 +346,10 @@ def test_compiled_steps_do_not_recompile_under_a_schedule():
         optimizer.param_groups[0]["lr"].fill_(lr)
         reference.param_groups[0]["lr"] = lr
     close(params, eager)
+    train(optimizer, params, rounds[:1])  # and on without it
+    train(reference, eager, rounds[:1])
+    close(params, eager)
+    assert [optimizer.state[p]["step"].item() for p in params] == [9, 9]
 
 
 def test_a_step_can_be_differentiated():

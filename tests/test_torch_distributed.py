@@ -38,6 +38,7 @@ def train(kind, name, first=0, last=12, load=None, save=None, out=None):
         optimizer.zero_grad()
         (model(mine) ** 2).sum(1).mean().backward()
         optimizer.step()
+        assert all(path.endswith("by fused") for path in optimizer.paths), optimizer.paths
     if save:
         parts = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
         dcp.save(parts, checkpoint_id=save)

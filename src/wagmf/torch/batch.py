@@ -17,7 +17,7 @@ try:  # compares types, dtypes, devices, shapes and strides of many tensors in o
 except ImportError:  # then they are compared one by one, which is only slower
     _TensorGuards = None
 
-__all__ = ["Batch", "Look", "Unfit", "store"]
+__all__ = ["Batch", "Look", "Unfit", "put", "store"]
 
 
 @dataclass
@@ -155,4 +155,16 @@ def store(target: Tensor, value: Tensor, stochastic: bool) -> None:
         noise = torch.randint_like(bits, 0, 1 << 16)
         rounded = ((bits + noise) & -(1 << 16)).view(torch.float32)
         value = torch.where(torch.isfinite(value), rounded, value)  # noise would turn infinity into NaN
-    target.copy_(value)
+    put(target, value)
+
+
+def put(target: Tensor, value: Any) -> None:
+    """Copy. A scalar goes as a vector: torch.compile may drop a copy into a scalar on the CPU, which has no user.
+
+    >>> x = torch.zeros(())
+    >>> put(x, torch.ones(()))
+    >>> x
+    tensor(1.)
+    """
+    # The function of dynamo that drops it is remove_tensorify_specialized_graphargs, as of torch 2.13.
+    target.copy_(value) if target.ndim else target.view(1).copy_(value.view(1))

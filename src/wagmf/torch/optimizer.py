@@ -20,7 +20,7 @@ from torch.optim.optimizer import (
 from wagmf.arguments import one_of, real, refuse
 from wagmf.feasible import Everything, Feasible
 from wagmf.rule import Rule
-from wagmf.torch.batch import Batch
+from wagmf.torch.batch import Batch, put
 from wagmf.torch.plain import step_plain
 from wagmf.torch.teams import Roster
 from wagmf.weights import Exponential, Polynomial
@@ -249,8 +249,8 @@ class WAGMF(Optimizer):
                 stochastic_rounding=group["stochastic_rounding"], differentiable=group["differentiable"],
                 grad_scale=scaling[0],
             )  # fmt: skip
-            _set(state["window"], step_plain(batch))
-            _set(state["step"], t)
+            put(state["window"], step_plain(batch))
+            put(state["step"], t)
 
     def _state_of(self, param: Tensor, group: dict[str, Any]) -> dict[str, Any]:
         """The parameter's state, made when its first gradient comes."""
@@ -399,10 +399,6 @@ def _watchers(optimizer: WAGMF) -> bool:
         or _global_optimizer_pre_hooks
         or _global_optimizer_post_hooks
     )
-
-
-def _set(clock: Tensor, value: float | Tensor) -> None:
-    clock.copy_(value) if isinstance(value, Tensor) else clock.fill_(value)
 
 
 def _real(x: Tensor) -> Tensor:
