@@ -94,6 +94,19 @@ def test_the_kernel_compiles_for_a_gpu(name, tmp_path, monkeypatch):
     assert ".visible .entry _step" in compiled.asm["ptx"]
 
 
+def test_what_has_not_been_tried_is_not_relied_on(monkeypatch):
+    """Another Triton than those it was run with launches kernels otherwise; none at all launches none."""
+    for found, said in (
+        ({"__version__": "3.2.0"}, "Triton 3.2.0 is older than 3.6"),
+        (None, "Triton is not installed"),
+    ):
+        module = types.SimpleNamespace(**found) if found else None
+        monkeypatch.setitem(sys.modules, "triton", module)
+        wagmf.torch.triton.missing.cache_clear()
+        assert said in wagmf.torch.triton.unfit(start(ALL).batch(1, ALL.start))
+    wagmf.torch.triton.missing.cache_clear()
+
+
 def test_triton_is_imported_at_the_first_step():
     program = "import sys, wagmf.torch, wagmf.torch.triton; sys.exit('triton' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
@@ -342,7 +355,7 @@ def on_the_device(kernel, monkeypatch):
         self.numbers = None
 
     monkeypatch.setattr(teams.Clocks, "__init__", without_numbers)
-    monkeypatch.setitem(paths._KERNELS, "cpu", (kernel.step_triton, kernel.unfit))
+    monkeypatch.setitem(paths._KERNELS, "cpu", (kernel.step_triton, kernel.unfit, kernel.missing))
     monkeypatch.setattr(WAGMF, "_is_captured", lambda self: True)
 
 
@@ -368,7 +381,7 @@ def check_the_optimizer_on_a_device(on_the_device, name):
 
 
 def check_an_optimizer_that_no_kernel_takes_on_a_device(on_the_device, monkeypatch):
-    monkeypatch.setitem(paths._KERNELS, "cpu", (None, lambda batch: "a test"))
+    monkeypatch.setitem(paths._KERNELS, "cpu", (None, lambda batch: "a test", lambda: None))
     params = start(ALL, shapes=FEW).params
     optimizer = WAGMF(params, 0.01, rule=ALL, capturable=True)
     plain = start(ALL, shapes=FEW)
@@ -840,7 +853,7 @@ MUTANTS = {
     "stale looks": ("not tables.look.same(batch)", "False", beyond_the_new_end),
     "clock of the first parameter": ("7 * (piece // REPLICAS)", "0", check_clocks_of_their_own_for_the_parameters),
     "table not sent again": ("        self.sent = False\n", "", rule("wada")),
-    "table overwritten on its way": ("self.slots[0][1].query() or", "True or", never_overwritten),
+    "table overwritten on its way": ("self.slots[0][1].query()", "True", never_overwritten),
     "no waiting": ("            read.synchronize()\n", "", never_overwritten),
     "autograd kept in the dark": ("        increment_version(batch.params)", "        pass", autograd_knows),
     "biased rounding": ("SHIFT) & 0xFFFF", "SHIFT) & 0x7FFF", unbiased),

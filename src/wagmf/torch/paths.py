@@ -39,14 +39,14 @@ def choose(batch: Batch, *, foreach: bool | None = None, fused: bool | None = No
     """
     why: str | None = "foreach=True" if foreach else "fused=False"
     if not foreach and fused is not False:
-        step, unfit = _KERNELS.get(batch.params[0].device.type, (None, _no_kernel))
+        step, unfit, missing = _KERNELS.get(batch.params[0].device.type, (None, _no_kernel, lambda: None))
         why = unfit(batch)
         if step is not None and why is None:
             cache: dict[str, Any] = {}
             return Path("fused", functools.partial(step, cache=cache), None, cache)
         if fused:
             refuse("fused", True, f"the kernel cannot take {why}; fused=None chooses a path that can")
-        if why == triton.MISSING or (batch.params[0].device.type == "cpu" and why == cpu.missing()):
+        if why == missing():
             _warn(why)
     if foreach or (foreach is None and batch.params[0].is_cuda):
         reason = unfit_for_foreach(batch)
@@ -67,9 +67,9 @@ def _no_kernel(batch: Batch) -> str:
     return f"tensors on {batch.params[0].device}"
 
 
-_KERNELS: dict[str, tuple[Any, Callable[[Batch], str | None]]] = {
-    "cuda": (triton.step_triton, triton.unfit),
-    "cpu": (cpu.step_cpu, cpu.unfit),
+_KERNELS: dict[str, tuple[Any, Callable[[Batch], str | None], Callable[[], str | None]]] = {
+    "cuda": (triton.step_triton, triton.unfit, triton.missing),
+    "cpu": (cpu.step_cpu, cpu.unfit, lambda: cpu.missing()),
 }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
+import importlib
 import os
 from collections import deque
 from typing import Any, TypeAlias
@@ -24,10 +24,7 @@ from wagmf.feasible import Box, Everything, NonNegative
 from wagmf.torch.batch import Batch, Look, Unfit
 from wagmf.weights import Latest
 
-__all__ = ["MISSING", "step_triton", "unfit"]
-
-MISSING: str = "any batch: Triton is not installed"
-"""Why no batch can be taken where there is no compiler."""
+__all__ = ["missing", "step_triton", "unfit"]
 
 tl: Any = None  # triton.language, from the first step on
 constexpr: TypeAlias = Any  # the names by which Triton knows an argument that is constant when the kernel is compiled,
@@ -43,6 +40,7 @@ _SETS = (Box, NonNegative, Everything, type(None))  # those that are projected o
 _STATE = (torch.float32, torch.bfloat16, torch.float64)
 _X, _G, _M, _V, _PEAK, _NUMEL, _COLUMNS = range(7)  # what a row of the table of tensors holds, and how much
 _BLOCK, _WARPS = 512, 2  # elements and warps of a program, which are fastest on an H200 for all dtypes
+_OLDEST = (3, 6)  # Triton with which the kernel has been run on a GPU; it comes with torch 2.10
 _SLOTS = 64  # how many tables may be on their way to the device at once
 _torch: Any = torch._C
 
@@ -238,18 +236,18 @@ class _Tables:
         numbers: tuple[float, ...],
         constants: tuple[Any, ...],
     ) -> None:
-        """Launch the kernel; from the second time on the compiled one, without Triton's looking it up."""
+        """Launch the kernel; from the second time on the compiled one, without Triton's looking up it or addresses."""
         key = (*constants, self.aligned, *[None if x is None else x.dtype for x in tensors])
         known = self.compiled.get(key)
         if known is not None:
-            launch, constants = known
-            launch(table, self.chunks, *tensors, *numbers, *constants, stream=_stream(self.device))
+            launch, constants, chunks = known
+            launch(table.data_ptr(), chunks, *tensors, *numbers, *constants, stream=_stream(self.device))
             return
         constants = (*constants, self.aligned, self.replicas, *self.types, _BLOCK)
         start = _kernel()[(self.programs,)]
         compiled = start(table, self.chunks, *tensors, *numbers, *constants, num_warps=_WARPS, enable_fp_fusion=True)
         if compiled is not None:  # the interpreter compiles nothing
-            self.compiled[key] = compiled[(self.programs, 1, 1)], constants
+            self.compiled[key] = compiled[(self.programs, 1, 1)], constants, self.chunks.data_ptr()
 
 
 class _Ring:
@@ -262,7 +260,9 @@ class _Ring:
         if table.device.type != "cuda":
             table.copy_(torch.from_numpy(rows))
             return
-        if self.slots and (self.slots[0][1].query() or len(self.slots) == _SLOTS):
+        if self.slots and self.slots[0][1].query():
+            host, read = self.slots.popleft()
+        elif len(self.slots) == _SLOTS:
             host, read = self.slots.popleft()
             read.synchronize()
         else:
@@ -339,7 +339,7 @@ def _unwilling(batch: Batch) -> str | None:
         return "a Box whose sides are arrays"
     if torch.compiler.is_compiling():
         return "torch.compile, which traces the other paths"
-    return None if _has_triton() else MISSING
+    return missing()
 
 
 def _unlike(batch: Batch) -> str | None:
@@ -387,8 +387,19 @@ def _interpreted() -> bool:
 
 
 @functools.cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
+def missing() -> str | None:
+    """Why nothing can be compiled, or None; imports Triton when it is first asked for.
+
+    >>> missing() is None or "Triton" in missing()
+    True
+    """
+    try:
+        version = importlib.import_module("triton").__version__
+    except ImportError:
+        return "any batch: Triton is not installed"
+    if tuple(map(int, version.split(".")[:2])) < _OLDEST:
+        return f"any batch: Triton {version} is older than {_OLDEST[0]}.{_OLDEST[1]}, the oldest that was tried"
+    return None
 
 
 @functools.cache
