@@ -43,7 +43,9 @@ REPLICAS = "test_torch.py -k each_replica"
 SCALED = "test_torch.py -k grad_scaler"
 STALE = "test_torch.py -k nothing_remembered or every_way or in_the_place"
 COMPILED = "test_torch.py -k compiled_steps"
-HOOKS = "test_torch.py -k closures_and_hooks or hooks_of_a_subclass"
+HOOKS = "test_torch.py -k closures_and_hooks or hooks_of_a_subclass or profiler"
+GONE = "test_torch.py -k takes_the_place or foreach_looks or rounds_to_zero"
+OLD = "test_torch.py -k old_state or hooks_see"
 LAYOUTS = "test_torch.py -k laid_out_otherwise"
 DEVICE = "test_torch_triton.py -k check_the_optimizer_on_a_device"
 
@@ -120,7 +122,8 @@ MUTANTS = {
     "torch: a missing gradient counts": ("torch/teams.py", "[param.grad for param in self.params]",
                                          "[param.detach() * 0 if param.grad is None else param.grad "
                                          "for param in self.params]", MISSING),
-    "torch: clocks shared with the checkpoint": ("torch/optimizer.py", "state[name].clone()", "state[name]", SAVED),
+    "torch: clocks shared with the checkpoint": ("torch/optimizer.py", "state[name].clone() for name in clocks",
+                                                 "state[name] for name in clocks", SAVED),
     "torch: clocks go on although infinities were found": ("torch/optimizer.py", "if scaling[1].item():", "if False:",
                                                            SCALED),
     "torch: clocks on the device go on all the same": ("torch/teams.py", "if batch.found_inf is not None:", "if False:",
@@ -136,12 +139,33 @@ MUTANTS = {
                                              STALE),
     "torch: parameters with other clocks step along": ("torch/teams.py", "pairs.count(pairs[0]) == len(pairs)", "True",
                                                        STALE),
-    "torch: never again by the kernel": ("torch/teams.py", "or not settled:", "or False:", LAYOUTS),
+    "torch: never again by the kernel": ("torch/teams.py", "or not settled or odd:", "or odd:", LAYOUTS),
     "torch: scalars dropped by the compiler": ("torch/batch.py", "target.view(1).copy_(value.view(1))",
                                                "target.copy_(value)", COMPILED),
+    "torch: compiled without scaling": ("torch/optimizer.py", "                grad_scale=scaling[0],\n", "", COMPILED),
+    "torch: compiled without ascent": ("torch/optimizer.py", 'maximize=group["maximize"], feasible',
+                                       "maximize=False, feasible", COMPILED),
+    "torch: compiled without eps": ("torch/optimizer.py", 'eps=group["eps"], weight', "weight", COMPILED),
+    "torch: nobody is missed": ("torch/batch.py", "if not self._gone and ", "if ", GONE),
+    "torch: another path asked for in vain": ("torch/teams.py", '"foreach", "fused", "capturable"',
+                                              '"foreach", "capturable"', STALE),
+    "torch: state shared with what was loaded": ("torch/optimizer.py", "copy=True", "copy=False", OLD),
+    "torch: what hooks did to a checkpoint undone": ("torch/optimizer.py", "self._before_loading(given, rule)",
+                                                     "self._before_loading(state_dict, rule)", OLD),
+    "torch: foreach takes what it cannot": ("torch/paths.py",
+                                            "if reason is not None:\n        raise Unfit(reason)\n    return step_f",
+                                            "return step_f", GONE),
+    "torch: profiler not told": ("torch/optimizer.py", "_profiler._is_profiler_enabled or ", "", HOOKS),
+    "torch: negative numbers rounded down": ("torch/batch.py", "((bits + noise)",
+                                             "(torch.where(bits > 0, bits + noise, bits)", ROUNDING),
+    "torch: eps that rounds to nothing": ("torch/foreach.py", "if torch.tensor(batch.eps, dtype=V[0].dtype).item()",
+                                          "if batch.eps", GONE),
+    "torch: the kernel's eps that rounds to nothing": ("torch/cpu.py", "floor = batch.eps if seen > 0 else 1.0",
+                                                       "floor = batch.eps or 1.0", GONE),
     "torch: hooks not called": ("torch/optimizer.py", "or _watchers(self)", "or False", HOOKS),
     "torch: hooks called twice": ("torch/optimizer.py", "type(optimizer).step is WAGMF.step and bool(", "bool(", HOOKS),
-    "torch: state cast by loading": ("torch/optimizer.py", "        self._restore(state_dict)\n", "", SAVED),
+    "torch: state cast by loading": ("torch/optimizer.py", "saved[name].detach().to(param.device, copy=True)",
+                                     "state[name]", SAVED),
     "torch: another rule accepted": ("torch/optimizer.py", 'if rule == "same" and theirs != ours:', "if False:", SAVED),
     "torch: rounding always up": ("torch/batch.py", "torch.randint_like(bits, 0, 1 << 16)",
                                   "torch.full_like(bits, (1 << 16) - 1)", ROUNDING),

@@ -6,7 +6,6 @@ import math
 import pickle
 import subprocess
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,11 +14,12 @@ from tables import PROBLEMS, RULES, gradients
 
 import wagmf.torch
 from wagmf.feasible import Ball, Box, NonNegative, Simplex
-from wagmf.methods import METHODS, method
+from wagmf.methods import METHODS
 from wagmf.online import OnlineLearner
 from wagmf.rule import Rule
 from wagmf.torch import WADA, WAGMF, Adam, Momentum
 from wagmf.torch.batch import store
+from wagmf.torch.optimizer import fold
 from wagmf.weights import Custom
 
 PATHS = {"plain": {"foreach": False, "fused": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
@@ -110,6 +110,8 @@ OPTIONS = {
     "maximize": {"maximize": True, "weight_decay": 0.1},
     "no eps": {"eps": 0.0},
     "lr tensor": {"lr": torch.tensor(0.05, dtype=torch.float64)},
+    "float32 lr tensor": {"lr": torch.tensor(0.05)},
+    "float32 lr tensor, decoupled": {"lr": torch.tensor(0.05), "weight_decay": 0.1, "decoupled_weight_decay": True},
 }
 
 
@@ -352,6 +354,46 @@ def test_compiled_steps_do_not_recompile_under_a_schedule(name, backend):
     assert [optimizer.state[p]["step"].item() for p in params] == [9, 9]
 
 
+@pytest.mark.parametrize("option", [*OPTIONS, "scaled"])
+def test_compiled_steps_take_every_option(option):
+    import torch._dynamo
+
+    torch._dynamo.reset()
+    settings = {"lr": 0.1, "eps": 0.5, "fused": False, **OPTIONS.get(option, {})}
+    runs = []
+    for compiled in (False, True):
+        params = [p for p in make_params() if p.is_complex() or p.ndim == 2]
+        optimizer = WADA(params, **settings)
+        step = torch.compile(optimizer.step, backend="aot_eager") if compiled else optimizer.step
+        for t in range(3):
+            for p in params:
+                p.grad = torch.sin((p.detach() + 1) * (t + 1))
+            if option == "scaled":
+                optimizer.grad_scale = torch.tensor(4.0, dtype=torch.float64)
+            step()
+        runs.append(params)
+    close(*runs)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from within torch
+def test_compiled_from_the_first_step_on_it_recompiles_no_more_than_torch():
+    import torch._dynamo
+    from torch._dynamo.testing import CompileCounter
+
+    counts = []
+    for make in (WADA, lambda p, lr: torch.optim.Adam(p, lr, foreach=False)):
+        torch._dynamo.reset()
+        x = torch.ones(3, requires_grad=True)
+        optimizer, counter = make([x], torch.tensor(0.1)), CompileCounter()
+        step = torch.compile(optimizer.step, backend=counter)
+        for _ in range(6):
+            x.grad = torch.ones(3)
+            step()
+        counts.append(counter.frame_count)
+    assert counts[0] <= 3
+    assert counts[0] <= counts[1] + 2  # what makes the state, and what finds it made, are programs of their own
+
+
 def test_a_step_can_be_differentiated():
     lr = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
     weight = torch.tensor([1.0, 2.0], dtype=torch.float64, requires_grad=True)
@@ -454,6 +496,32 @@ def new_clock(optimizer, x):
     optimizer.state[x]["window"] = torch.tensor(4.0)
 
 
+def swapped(optimizer, x):
+    """With another parameter of the same shape, whatever the clocks of the two are."""
+    x, y = optimizer.param_groups[0]["params"][:2]
+    optimizer.state[y]["step"].fill_(9.0)
+    optimizer.state[y]["window"].fill_(5.0)
+    optimizer.state[x], optimizer.state[y] = optimizer.state[y], optimizer.state[x]
+
+
+def swapped_clocks(optimizer, x):
+    x, y = optimizer.param_groups[0]["params"][:2]
+    optimizer.state[y]["step"].fill_(9.0)
+    optimizer.state[x]["step"], optimizer.state[y]["step"] = optimizer.state[y]["step"], optimizer.state[x]["step"]
+
+
+def not_fused(optimizer, x):
+    optimizer.param_groups[0]["fused"] = False
+
+
+def no_momentum(optimizer, x):
+    optimizer.param_groups[0]["beta1"] = 0.0
+
+
+def with_maximum(optimizer, x):
+    optimizer.param_groups[0]["monotone"] = True
+
+
 def no_state(optimizer, x):
     del optimizer.state[x]
 
@@ -482,8 +550,16 @@ def regridded(optimizer, x):
         optimizer.state[x][name] = optimizer.state[x][name].t().contiguous().t()
 
 
+def forget(optimizer, *_):
+    """Give every clock its own memory again, and start afresh."""
+    optimizer._rosters.clear()
+    for state in optimizer.state.values():
+        state.update({name: state[name].clone() for name in ("step", "window") if name in state})
+    optimizer._states = list(optimizer.state.values())
+
+
 BETWEEN_STEPS = [new_state, new_entries, new_data, new_numbers, new_clock, no_state, no_entries, loaded, regrouped,
-                 other_dtype, regridded]  # fmt: skip
+                 other_dtype, regridded, swapped, swapped_clocks, not_fused, no_momentum, with_maximum]  # fmt: skip
 
 
 @pytest.mark.parametrize("change", BETWEEN_STEPS)
@@ -492,10 +568,10 @@ def test_nothing_remembered_is_stale(change, which):
     """Whatever is done to an optimizer between steps, it goes on from what is there, as one that remembers nothing."""
     runs = []
     for path in (PATHS["plain"], {}):
-        params = [x.requires_grad_() for x in (torch.ones(3, 4).double(), torch.ones(4, 2).double())]
+        params = [torch.ones(shape, dtype=torch.float64, requires_grad=True) for shape in ((3, 4), (3, 4), (4, 2))]
         optimizer = WADA(params, 0.1, **path)
         if path:
-            optimizer.register_step_pre_hook(lambda self, *_: self._rosters.clear())
+            optimizer.register_step_pre_hook(forget)
         rounds = make_grads(params, 9)
         rounds = [[torch.ones_like(p) if g is None else g for p, g in zip(params, r, strict=True)] for r in rounds]
         train(optimizer, params, rounds[:3])
@@ -503,7 +579,9 @@ def test_nothing_remembered_is_stale(change, which):
             change(optimizer, x)
         train(optimizer, params, rounds[3:])
         clocks = [optimizer.state[p][name].item() for p in params for name in ("step", "window")]
-        runs.append((params, clocks, [optimizer.state[p]["m"] for p in params]))
+        runs.append((params, clocks, [optimizer.state[p]["v"] for p in params]))
+        wanted = "plain" if path or change is not_fused else "fused"
+        assert all(f"by {wanted}" in line for line in optimizer.paths) or change in (other_dtype, regridded)
     close(runs[1][0], runs[0][0], 1e-6 if change is other_dtype else 1e-12)
     close(runs[1][2], runs[0][2], 1e-6 if change is other_dtype else 1e-12)
     assert runs[1][1] == runs[0][1]
@@ -520,6 +598,179 @@ def test_a_parameter_put_in_the_place_of_another_is_the_one_that_steps():
     assert torch.equal(old, before)
     assert torch.all(new < 0)
     assert optimizer.state[new]["step"].item() == 1
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_an_eps_that_rounds_to_zero_is_none(path):
+    x = torch.ones(4, requires_grad=True)
+    train(Adam([x], 0.5, eps=1e-50, **PATHS[path]), [x], [[torch.tensor([0.0, 1.0, 2.0, 0.0])]])
+    torch.testing.assert_close(x.detach(), torch.tensor([1.0, 0.5, 0.5, 1.0]))
+
+
+def test_a_state_that_takes_the_place_of_one_that_is_gone_is_looked_at():
+    """Where the old one was, but not what it was."""
+    from wagmf.torch.batch import Batch, Look
+
+    x, g, m = torch.zeros(4), torch.zeros(4), torch.zeros(4)
+    look = Look(Batch(Rule(), 1, 0.0, [x], [g], [m], [], []))
+    other = m.view(torch.int32)
+    assert other.data_ptr() == m.data_ptr()
+    assert look.same(Batch(Rule(), 1, 0.0, [x], [g], [m], [], []))
+    del m
+    assert not look.same(Batch(Rule(), 1, 0.0, [x], [g], [other], [], []))
+
+
+def test_a_dict_of_options_can_be_given_to_optimizers_of_several_kinds():
+    (x,) = one()
+    groups = [{"params": [x], "beta1": 0.5}]
+    WADA(groups, lr=0.1)
+    (group,) = Adam(groups, lr=0.2).param_groups
+    assert groups == [{"params": [x], "beta1": 0.5}]
+    assert group["rule"] == fold(METHODS["adam"].rule, {"beta1": 0.5})
+    assert group["lr"] == 0.2
+
+
+def test_betas_are_those_of_torch():
+    runs = []
+    for make in (lambda p: Adam([{"params": p, "betas": (0.5, 0.9)}], 0.1, eps=1e-8),
+                 lambda p: torch.optim.Adam([{"params": p, "betas": (0.5, 0.9)}], 0.1)):  # fmt: skip
+        params = make_params()
+        runs.append(train(make(params), params, make_grads(params, 8)))
+    close(*runs)
+
+
+def test_schedulers_that_cycle_momentum():
+    (x,) = one()
+    optimizer = WADA([x], 0.1)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10)
+    seen = []
+    for _ in range(8):
+        train(optimizer, [x], [[torch.ones(2)]])
+        seen.append(optimizer.param_groups[0]["rule"].beta1)
+        scheduler.step()
+    assert seen[0] == pytest.approx(0.95)
+    assert min(seen) == pytest.approx(0.85)
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert optimizer.param_groups[0]["momentum"] == optimizer.param_groups[0]["rule"].beta1
+
+
+def test_hooks_see_and_change_checkpoints():
+    """As torch's own recipe that loads by name, for parameters in another order."""
+    a, b = torch.zeros(2, requires_grad=True), torch.zeros(2, requires_grad=True)
+    first, second = Adam([a, b]), Adam([b, a])
+    train(first, [a, b], [[torch.ones(2), 2 * torch.ones(2)]])
+    first.register_state_dict_post_hook(lambda _, saved: {**saved, "rules": [g["rule"] for g in saved["param_groups"]]})
+    saved = first.state_dict()
+    assert saved["rules"] == [METHODS["adam"].rule.to_dict()]
+    second.register_load_state_dict_pre_hook(lambda _, s: {**s, "state": {0: s["state"][1], 1: s["state"][0]}})
+    second.load_state_dict(saved)
+    assert all(torch.equal(second.state[p]["m"], first.state[p]["m"]) for p in (a, b))
+    second.register_load_state_dict_post_hook(lambda optimizer: optimizer.state[a]["m"].zero_())
+    second.load_state_dict(saved)
+    assert second.state[a]["m"].count_nonzero() == 0
+    assert first.state[a]["m"].count_nonzero() == 2
+
+
+def test_old_state_goes_when_new_is_loaded():
+    import weakref
+
+    (x,) = one()
+    optimizer = WADA([x])
+    train(optimizer, [x], [[torch.ones(2)]] * 2)
+    saved = copy.deepcopy(optimizer.state_dict())
+    old = weakref.ref(optimizer.state[x]["m"])
+    optimizer.load_state_dict(saved)
+    assert old() is None
+    before = saved["state"][0]["v"].clone()
+    train(optimizer, [x], [[5 * torch.ones(2)]])
+    assert torch.equal(saved["state"][0]["v"], before)
+
+
+def test_numbers_of_numpy_make_no_checkpoint_that_cannot_be_loaded():
+    (x,) = one()
+    optimizer = WADA([x], np.float64(0.1), eps=np.float32(0.5), weight_decay=np.float64(0.1))
+    buffer = io.BytesIO()
+    torch.save(optimizer.state_dict(), buffer)
+    buffer.seek(0)
+    assert torch.load(buffer, weights_only=True)["param_groups"][0]["lr"] == 0.1
+
+
+def test_parameters_can_be_swapped_for_others():
+    """As Module.to does where torch is told to swap tensors."""
+    model = torch.nn.Linear(3, 2)
+    optimizer = Adam(model.parameters())
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        model.to(torch.float64)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    assert model.weight.dtype == torch.float64
+
+
+def test_a_model_laid_out_anew_stays_with_the_kernel():
+    model = torch.nn.Conv2d(3, 4, 3).double()
+    twin = copy.deepcopy(model)
+    optimizer, reference = WADA(model.parameters(), 0.1), WADA(twin.parameters(), 0.1, **PATHS["plain"])
+    for t in range(4):
+        if t == 2:
+            model.to(memory_format=torch.channels_last)
+        for net, one_of_them in ((model, optimizer), (twin, reference)):
+            one_of_them.zero_grad()
+            net(torch.ones(1, 3, 5, 5, dtype=torch.float64) * t).square().sum().backward()
+            one_of_them.step()
+    close(list(model.parameters()), list(twin.parameters()))
+    assert all(line.endswith("by fused") for line in optimizer.paths)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_sparse_gradient_after_dense_ones_is_refused_too(path):
+    x = torch.zeros(4, requires_grad=True)
+    optimizer = wagmf.torch.OGD([x], **PATHS[path])
+    train(optimizer, [x], [[torch.ones(4)]])
+    x.grad = torch.sparse_coo_tensor([[1]], [1.0], (4,), check_invariants=True)
+    with pytest.raises(RuntimeError, match="does not take sparse gradients"):
+        optimizer.step()
+
+
+def test_an_lr_that_comes_to_have_a_wrong_shape_is_refused():
+    (x,) = one()
+    optimizer = WADA([x], torch.tensor([0.1, 0.2]))
+    train(optimizer, [x], [[torch.ones(2)]])
+    for wrong in (torch.ones(3), torch.ones(2, 1)):
+        optimizer.param_groups[0]["lr"] = wrong
+        with pytest.raises(ValueError, match="learning rate"):
+            optimizer.step()
+
+
+def test_a_group_that_is_refused_is_not_added():
+    optimizer = WADA([torch.zeros(2, 3)], torch.ones(2))
+    with pytest.raises(ValueError, match="learning rate"):
+        optimizer.add_param_group({"params": [torch.zeros(5)]})
+    assert len(optimizer.param_groups) == 1
+
+
+def test_steps_where_tensors_are_only_imagined():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        x = torch.zeros(3, requires_grad=True)
+        train(WADA([x]), [x], [[torch.ones(3)]])
+    (x,) = one()
+    with torch.device("meta"):
+        train(WADA([x], 1.0), [x], [[torch.ones(2, device="cpu")]])
+    assert torch.all(x < 0)
+
+
+def test_foreach_looks_at_what_it_is_given():
+    x = torch.zeros(2, requires_grad=True)
+    optimizer = WADA([x], foreach=True)
+    train(optimizer, [x], [[torch.ones(2)]])
+    optimizer.state[x]["m"] = optimizer.state[x]["m"].bfloat16()
+    with pytest.raises(ValueError, match="foreach"):
+        optimizer.step()
 
 
 def test_clocks_are_seen_and_pickled_one_by_one():
@@ -577,9 +828,11 @@ def test_the_profiler_and_global_hooks_see_the_step():
     (x,) = one()
     optimizer, seen = WADA([x]), []
     handle = register_optimizer_step_post_hook(lambda *_: seen.append("after"))
+    train(optimizer, [x], [[torch.ones(2)]])
+    handle.remove()
+    assert seen == ["after"]
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         train(optimizer, [x], [[torch.ones(2)]])
-    handle.remove()
     assert seen == ["after"]
     assert any(event.key == "Optimizer.step#WADA.step" for event in profile.key_averages())
 
@@ -655,41 +908,53 @@ def test_resuming_is_bit_exact(name, path, handover):
 
 
 def test_resuming_in_a_new_process_is_bit_exact(tmp_path):
+    """Every method by every path: 50 steps, and 50 more in another process, are 100."""
     script = """
 import sys, torch
-from wagmf.torch import WADA
-torch.manual_seed(0)
-x = torch.randn(50, requires_grad=True)
-optimizer = WADA([x], 0.1)
-if sys.argv[1] == "second":
-    saved = torch.load(sys.argv[2], weights_only=True)
-    x.data.copy_(saved["x"])
-    optimizer.load_state_dict(saved["optimizer"])
+from wagmf.methods import METHODS
+from wagmf.torch import WAGMF
+paths = ({"foreach": False, "fused": False}, {"foreach": True}, {"fused": True})
 first, last = {"whole": (0, 100), "first": (0, 50), "second": (50, 100)}[sys.argv[1]]
-for t in range(first, last):
-    x.grad = torch.sin(x.detach() * t)
-    optimizer.step()
-torch.save({"x": x.detach(), "optimizer": optimizer.state_dict()}, sys.argv[3])
+saved = torch.load(sys.argv[2], weights_only=True) if sys.argv[1] == "second" else {}
+ended = {}
+for name in METHODS:
+    for number, path in enumerate(paths):
+        key = f"{name} {number}"
+        x = torch.randn(20, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        optimizer = WAGMF([x], 0.1, rule=METHODS[name].rule, **path)
+        if saved:
+            x.data.copy_(saved[key]["x"])
+            optimizer.load_state_dict(saved[key]["optimizer"])
+        for t in range(first, last):
+            x.grad = torch.sin(x.detach() * t)
+            optimizer.step()
+        ended[key] = {"x": x.detach(), "optimizer": optimizer.state_dict()}
+torch.save(ended, sys.argv[3])
 """
     for part, source, target in (("whole", "-", "whole"), ("first", "-", "half"), ("second", "half", "halves")):
         paths = [str(tmp_path / source), str(tmp_path / target)]
-        subprocess.run([sys.executable, "-c", script, part, *paths], check=True, timeout=120)
+        subprocess.run([sys.executable, "-c", script, part, *paths], check=True, timeout=240)
     whole, halves = (torch.load(tmp_path / name, weights_only=True) for name in ("whole", "halves"))
-    assert torch.equal(whole["x"], halves["x"])
-    assert torch.equal(whole["optimizer"]["state"][0]["v"], halves["optimizer"]["state"][0]["v"])
+    assert len(whole) == 3 * len(METHODS)
+    for key, ended in whole.items():
+        assert torch.equal(ended["x"], halves[key]["x"]), key
+        for name, value in ended["optimizer"]["state"][0].items():
+            assert torch.equal(value, halves[key]["optimizer"]["state"][0][name]), (key, name)
 
 
-def test_state_moves_between_paths():
+@pytest.mark.parametrize("there", PATHS)
+@pytest.mark.parametrize("here", PATHS)
+def test_state_moves_between_paths(here, there):
     params = make_params()
     rounds = make_grads(params, 20)
-    whole = train(WADA(params, 0.1, foreach=False), params, rounds)
+    whole = train(WADA(params, 0.1, **PATHS["plain"]), params, rounds)
     moved = make_params()
-    first = WADA(moved, 0.1, foreach=False)
+    first, second = WADA(moved, 0.1, **PATHS[here]), WADA(moved, 0.1)
     train(first, moved, rounds[:10])
-    second = WADA(moved, 0.1, foreach=True)
     second.load_state_dict(first.state_dict())
-    second.param_groups[0]["foreach"] = True
+    second.param_groups[0].update({"foreach": None, "fused": None, **PATHS[there]})
     close(train(second, moved, rounds[10:]), whole)
+    assert {line.split(" by ")[1].split(",")[0] for line in second.paths} == {there}
 
 
 def test_half_precision_state_is_not_rounded_by_loading():
@@ -746,6 +1011,9 @@ def test_stochastic_rounding_is_right_on_average():
     store(target, value, stochastic=True)
     share = (target.double() > 1).double().mean().item()
     assert abs(share - 0.3) < 5 * math.sqrt(0.3 * 0.7 / 200_000)
+    store(target, -value.double(), stochastic=True)
+    share = (target.double() < -1).double().mean().item()
+    assert abs(share - 0.3) < 5 * math.sqrt(0.3 * 0.7 / 200_000)
     store(target, value, stochastic=False)
     assert torch.all(target == 1)
 
@@ -791,15 +1059,27 @@ def one():
         (lambda: WADA(one(), "0.1"), ["learning rate", "'0.1'"]),
         (lambda: WADA(one(), torch.ones(2, 2)), ["learning rate", "one entry per replica"]),
         (lambda: WADA(one(), torch.tensor(1)), ["learning rate", "floating-point"]),
-        (lambda: WADA(one(), torch.ones(3)), ["learning rate", "3 entries", "(2,)"]),
+        (lambda: WADA(one(), torch.ones(3)), ["learning rate", "(3,)", "(2,)"]),
         (lambda: WADA(one(), eps=-1e-8), ["eps", "-1e-08"]),
         (lambda: WADA(one(), weight_decay=-0.1), ["weight_decay", "-0.1"]),
         (lambda: WADA(one(), weight_decay=math.nan), ["weight_decay", "nan"]),
         (lambda: WADA(one(), decay=-1), ["decay", "-1"]),
         (lambda: WADA(one(), beta1=1.0), ["beta1", "1.0"]),
         (lambda: WADA(one(), beta1=-0.1), ["beta1", "-0.1"]),
-        (lambda: Adam(one(), beta2=1.0), ["beta", "1.0"]),
-        (lambda: Adam(one(), beta2=0.0), ["beta", "0.0"]),
+        (lambda: Adam(one(), beta2=1.0), ["beta2", "1.0"]),
+        (lambda: Adam(one(), beta2=0.0), ["beta2", "0.0"]),
+        (lambda: Adam([{"params": one(), "betas": 0.9}]), ["betas", "0.9"]),
+        (lambda: Adam([{"params": one(), "betas": (0.9, 2.0)}]), ["beta2", "2.0"]),
+        (lambda: Adam([{"params": one(), "amsgrad": True}]), ["amsgrad", "True"]),
+        (lambda: WADA(one() * 2), ["params", "(2,)", "twice"]),
+        (lambda: WADA(one(), torch.tensor(-1.0)), ["learning rate", "-1."]),
+        (lambda: WADA(one(), torch.tensor(math.nan)), ["learning rate", "nan"]),
+        (lambda: WADA(one(), torch.ones(2), feasible=Ball(1)), ["feasible", "Ball", "replica"]),
+        (lambda: WADA(one(), fused=1), ["fused", "1"]),
+        (lambda: WADA(one(), fused=torch.tensor(True)), ["fused", "tensor"]),
+        (lambda: WADA([{"params": one(), "differentiable": True}]), ["differentiable", "True", "all groups"]),
+        (lambda: WADA(one()).load_state_dict({}), ["checkpoint", "rule"]),
+        (lambda: Adam(one()).load_state_dict(torch.optim.AdamW(one()).state_dict()), ["checkpoint", "betas", "rule"]),
         (lambda: Adam(one(), debias=1), ["debias", "1"]),
         (lambda: wagmf.torch.Padam(one(), p2=0), ["p2", "0"]),
         (lambda: wagmf.torch.NosAdam(one(), eta=math.nan), ["eta", "nan"]),
@@ -846,7 +1126,3 @@ def test_what_torch_refuses_is_refused_in_its_words():
         WADA(one()).add_param_group(3)
     with pytest.raises(TypeError):
         WADA(one(), momentum=0.9)
-
-
-def test_replacing_a_rule_in_the_defaults_is_seen():
-    assert replace(method("wada").rule, p1=3) == method("wada_v3").rule

@@ -610,6 +610,19 @@ KEPT = (
 MUTANTS = {
     "momentum swapped": ("beta1 * ms[i] + fresh * g", "fresh * ms[i] + beta1 * g", rule_check),
     "maximum dropped": ("peak = _larger(peaks[i], u * v)", "peak = u * v", rule_check),
+    "wrong exponent": ("now = _power(abs(g), whole, p1)", "now = _power(abs(g), 1, p1)", rule_check),
+    "eps forgotten": ("V = v + (eps if v > zero else floor)", "V = v + (zero if v > zero else floor)",
+                      lambda: test_options_equal_plain("wada", "large eps")),
+    "box without a floor": ("x = lower if x < lower else x", "x = x", lambda: test_options_equal_plain("wada", "box")),
+    "box without a ceiling": ("x = upper if x > upper else x", "x = x",
+                              lambda: test_options_equal_plain("wada", "box")),
+    "no decay": ("x = keep * x - step", "x = x - step", lambda: test_options_equal_plain("wada", "decoupled")),
+    "penalty of the wrong sign": ("g = g + penalty * x", "g = g - penalty * x",
+                                  lambda: test_options_equal_plain("wada", "L2")),
+    "bfloat16 cut off": ("np.uint32(bits + np.uint32(0x7FFF) + odd)", "np.uint32(bits)",
+                         lambda: test_bfloat16_is_rounded_to_nearest_even()),
+    "lr of the first replica": ("alpha, keep = rates[replica, 0]", "alpha, keep = rates[0, 0]",
+                                lambda: test_a_step_size_per_replica("wada", True)),
     "last number of a chunk forgotten": ("for i in range(count):", "for i in range(count - 1):", chunk_check),
     "a chunk too many": ("if chunk >= job.chunk_count:", "if chunk >= job.chunk_count - 1:", chunk_check),
     "tensors not compared": ("not plan.look.same(batch)", "False", lambda: stride_check()),
@@ -624,7 +637,7 @@ MUTANTS = {
         "    len(",
         lambda: test_autograd_learns_that_parameters_have_changed(),
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MUTANTS)

@@ -67,7 +67,9 @@ class Batch:
         """The step size as it broadcasts against ``param``: one entry per replica goes along the leading axis."""
         if not isinstance(self.lr, Tensor):
             return self.lr
-        lr = self.lr.to(param.device) if self.lr.device != param.device and self.lr.ndim else self.lr
+        # In the precision of the arithmetic, for lr·λ and lr·t^-decay to be.
+        lr = self.lr.to(torch.promote_types(param.dtype, torch.float32))
+        lr = lr.to(param.device) if lr.device != param.device and lr.ndim else lr
         return lr.reshape(-1, *[1] * (param.ndim - 1)) if lr.ndim else lr
 
 
@@ -114,8 +116,10 @@ class Look:
 
     def _remember(self, others: list[Tensor]) -> None:
         self.addresses = list(map(Tensor.data_ptr, others))
-        self._gone: list[Any] = []  # for as long as this is empty, nobody else can have come to lie there
-        self._alive = [weakref.ref(x, self._gone.append) for x in others]
+        # For as long as this is empty, no other state can have come to lie there. (Parameters are the caller's to keep,
+        # and torch.utils.swap_tensors refuses those that have weak references.)
+        self._gone: list[Any] = []
+        self._alive = [weakref.ref(x, self._gone.append) for x in others[self._extent[0] :]]
 
 
 def _others(batch: Batch) -> list[Tensor]:
@@ -150,7 +154,8 @@ def store(target: Tensor, value: Tensor, stochastic: bool) -> None:
     >>> sorted(set(x.tolist()))
     [1.0, 1.0078125]
     """
-    if stochastic and target.dtype == torch.bfloat16 and value.dtype == torch.float32:
+    if stochastic and target.dtype == torch.bfloat16 and value.dtype in (torch.float32, torch.float64):
+        value = value.float()
         bits = value.contiguous().view(torch.int32)
         noise = torch.randint_like(bits, 0, 1 << 16)
         rounded = ((bits + noise) & -(1 << 16)).view(torch.float32)

@@ -235,7 +235,8 @@ def _job(batch: Batch, u: float, plan: _Plan, table: bytes) -> _Job:
     places = (plan.chunks, table, _rates(batch))
     counts = (plan.chunk_count, len(batch.params), plan.replicas)
     root = _roots(rule.p2)[1]
-    floor = batch.eps or 1.0  # what is added to V where it is 0: with eps = 0, 0/0 is to be no step, not NaN
+    seen = batch.eps if plan.precision == "float64" else np.float32(batch.eps)
+    floor = batch.eps if seen > 0 else 1.0  # what is added to V where it is 0: 0/0 is to be no step, not NaN
     return _Job(
         _Job().next, *places, *counts, sign, batch.weight_decay, beta1, 1 - beta1, a, b, u, rule.p1, root,
         batch.eps, floor, *_sides(batch.feasible),

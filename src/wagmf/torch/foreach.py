@@ -46,7 +46,7 @@ def step_foreach(batch: Batch) -> float | Tensor:
     >>> x
     tensor([-0.5000])
     """
-    rule, t, lr = batch.rule, batch.t, batch.lr
+    rule, t, lr = batch.rule, batch.t, batch.lr_for(batch.params[0])
     alpha = lr * rule.rate_at(t)
     beta1, (a, b) = rule.beta1_at(t), rule.lookahead_at(t)
     g = _gradients(batch, alpha)
@@ -106,7 +106,7 @@ def _V(batch: Batch, g: Sequence[Tensor], u: float | Tensor) -> Sequence[Tensor]
         p2 /= 2
     if p2 != 1:
         _torch._foreach_pow_(V, 1 / p2)
-    if batch.eps:
+    if torch.tensor(batch.eps, dtype=V[0].dtype).item() > 0:
         _torch._foreach_add_(V, batch.eps)
     else:
         _torch._foreach_add_(V, [(each == 0).to(each.dtype) for each in V])

@@ -3,7 +3,7 @@
 import itertools
 import operator
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any, TypedDict
 
@@ -18,17 +18,19 @@ from torch.optim.optimizer import (
 )
 
 from wagmf.arguments import one_of, real, refuse
-from wagmf.feasible import Everything, Feasible
+from wagmf.feasible import Box, Everything, Feasible, NonNegative
 from wagmf.rule import Rule
 from wagmf.torch.batch import Batch, put
 from wagmf.torch.plain import step_plain
-from wagmf.torch.teams import Roster
+from wagmf.torch.teams import Roster, check_lr
 from wagmf.weights import Exponential, Polynomial
 
 __all__ = ["WAGMF", "Options", "fold"]
 
 _RULE_FIELDS = tuple(f.name for f in fields(Rule))
-_RULE_KEYS = {*_RULE_FIELDS, "beta2", "eta"}  # what a parameter group may say of its rule, besides "rule" itself
+_RULE_KEYS = {*_RULE_FIELDS, "beta2", "eta", "betas"}  # what a parameter group may say of its rule, besides "rule"
+_CHECKED = ("rule", "momentum", "lr", "eps", "weight_decay", "feasible")  # what a check may write in another way
+_FOREIGN = ("alpha", "amsgrad", "centered", "dampening", "initial_accumulator_value", "lr_decay", "momentum_decay")
 
 
 class Options(TypedDict, total=False):
@@ -107,9 +109,11 @@ class WAGMF(Optimizer):
         state_dtype: torch.dtype | None = None,
         stochastic_rounding: bool = False,
     ) -> None:
+        rule = _rule(rule, decay)
         defaults = {
             "lr": lr,
-            "rule": _rule(rule, decay),
+            "rule": rule,
+            "momentum": rule.beta1,  # by the name that OneCycleLR and CyclicLR look for
             "eps": eps,
             "weight_decay": weight_decay,
             "decoupled_weight_decay": decoupled_weight_decay,
@@ -122,7 +126,7 @@ class WAGMF(Optimizer):
             "state_dtype": state_dtype,
             "stochastic_rounding": stochastic_rounding,
         }
-        _check(dict(defaults))
+        _check(defaults)
         super().__init__(params, defaults)
         self._rosters: list[Roster] = []
         self._states: list[dict[str, Any]] = []  # as they were after the last step
@@ -132,12 +136,14 @@ class WAGMF(Optimizer):
         if isinstance(param_group, dict):
             group = {**self.defaults, **param_group}
             _check(group)
-            for key in _RULE_KEYS & param_group.keys():
-                del param_group[key]
-            param_group["rule"] = group["rule"]
+            if group["differentiable"] != self.defaults["differentiable"]:
+                refuse("differentiable", group["differentiable"], "it must be the same for all groups")
+            # A copy: the caller may give the same dict to an optimizer of another kind.
+            param_group = {key: group[key] for key in group if key in param_group or key in _CHECKED}
+            if isinstance(param_group["params"], Iterable) and not isinstance(param_group["params"], Tensor | set):
+                param_group["params"] = list(param_group["params"])
+                _check_params(param_group["params"], param_group["lr"])
         super().add_param_group(param_group)
-        for param in param_group["params"]:
-            _check_lr_shape(param_group["lr"], param)
 
     def __getstate__(self) -> dict[str, Any]:
         """What is pickled and copied: the clocks one by one, not as views of a table."""
@@ -146,11 +152,14 @@ class WAGMF(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self.__dict__.setdefault("_rosters", [])
-        self.__dict__.setdefault("_states", [])
+        self.__dict__.update(_rosters=self.__dict__.get("_rosters", []), _states=[])
+        for roster in self._rosters:
+            roster.disband()
         for group in self.param_groups:
             for name, default in self.defaults.items():
                 group.setdefault(name, default)
+        if "_loading" in self.__dict__:
+            self._restore(*self._loading)
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -211,7 +220,7 @@ class WAGMF(Optimizer):
             return
         self._recall()
         for group, roster in zip(self.param_groups, self._rosters, strict=True):
-            if not _RULE_KEYS.isdisjoint(group):
+            if not _RULE_KEYS.isdisjoint(group) or group["momentum"] != group["rule"].beta1:
                 _check(group)
             roster.step(group, self._state_of, scaling)
         self._states = list(self.state.values())
@@ -225,6 +234,8 @@ class WAGMF(Optimizer):
         if len(self.state) != len(self._states) or not all(map(operator.is_, self.state.values(), self._states)):
             for roster in self._rosters:
                 roster.disband()
+            for state in self.state.values():  # it may have been another's, whose clock is to be set
+                state.update({name: state[name].clone() for name in ("step", "window") if name in state})
         for number, group in enumerate(self.param_groups):
             if number == len(self._rosters):
                 self._rosters.append(Roster(group["params"]))
@@ -234,7 +245,7 @@ class WAGMF(Optimizer):
 
     def _traced(self, group: dict[str, Any], scaling: tuple[Any, Any]) -> None:
         """The step for torch.compile, which fuses the rule's own text: one parameter at a time, t and u as tensors."""
-        if not _RULE_KEYS.isdisjoint(group):
+        if not _RULE_KEYS.isdisjoint(group) or group["momentum"] != group["rule"].beta1:
             _check(group)
         for param in group["params"]:
             if param.grad is None:
@@ -259,26 +270,29 @@ class WAGMF(Optimizer):
             raise RuntimeError(
                 f"{type(self).__name__} does not take sparse gradients; parameter of shape {tuple(param.shape)} has one"
             )
+        rule = group["rule"]
         if not state:
-            rule = group["rule"]
-            dtype = group["state_dtype"] or torch.promote_types(param.dtype, torch.float32)
-            if param.is_complex() and not dtype.is_complex:
-                dtype = torch.promote_types(dtype, torch.complex64)
             state["step"] = _clock(0.0, param, group)
             state["window"] = _clock(rule.start, param, group)
-            kept = {"m": rule.beta1 > 0, "v": rule.adapts, "peak": rule.monotone}
-            for name in (name for name, keep in kept.items() if keep):
+        dtype = group["state_dtype"] or torch.promote_types(param.dtype, torch.float32)
+        if param.is_complex() and not dtype.is_complex:
+            dtype = torch.promote_types(dtype, torch.complex64)
+        for name, keep in {"m": rule.beta1 > 0, "v": rule.adapts, "peak": rule.monotone}.items():
+            if not keep:
+                state.pop(name, None)
+            elif name not in state:
                 state[name] = torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
+            elif state[name].stride() != param.stride() and state[name].shape == param.shape:  # as after channels_last
+                state[name] = torch.empty_like(param, dtype=state[name].dtype).copy_(state[name])
         return state
 
     def state_dict(self) -> dict[str, Any]:
         """The state, and the rule in plain values; a feasible set is code and is not saved."""
-        packed = super().state_dict()
-        packed["state"] = {key: _own_clocks(state) for key, state in packed["state"].items()}
-        for group in packed["param_groups"]:
-            group["rule"] = group["rule"].to_dict()
-            del group["feasible"]
-        return packed
+        handle = self.register_state_dict_post_hook(_pack, prepend=True)  # so that other hooks find it packed
+        try:
+            return super().state_dict()
+        finally:
+            handle.remove()
 
     def load_state_dict(self, state_dict: dict[str, Any], *, rule: str = "same") -> None:
         """Load what :meth:`state_dict` gave. The checkpoint's rule must be this optimizer's.
@@ -286,9 +300,21 @@ class WAGMF(Optimizer):
         ``rule="same"`` refuses a different one, ``"saved"`` takes the checkpoint's, ``"current"`` keeps this one's.
         """
         one_of("rule", rule, ("same", "saved", "current"))
-        saved = [Rule.from_dict(group["rule"]) for group in state_dict["param_groups"]]
+        handle = self.register_load_state_dict_pre_hook(lambda _, given: self._before_loading(given, rule))
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            handle.remove()
+            self.__dict__.pop("_loading", None)
+
+    def _before_loading(self, state_dict: dict[str, Any], rule: str) -> None:
+        """Look at what all other hooks have made of a checkpoint, and choose the rules to go on with."""
+        groups = state_dict.get("param_groups", [{}])
+        if not all("rule" in group for group in groups):
+            right = "what state_dict() of a wagmf optimizer gave; this has no rule"
+            refuse("checkpoint", f"one with keys {sorted({*state_dict, *itertools.chain(*groups)}, key=str)}", right)
+        saved = [Rule.from_dict(group["rule"]) for group in groups]
         mine = [group["rule"] for group in self.param_groups]
-        chosen = mine if rule == "current" else saved
         for number, (theirs, ours) in enumerate(zip(saved, mine, strict=False)):
             if rule == "same" and theirs != ours:
                 changed = [n for n in _RULE_FIELDS if getattr(theirs, n) != getattr(ours, n)]
@@ -299,13 +325,12 @@ class WAGMF(Optimizer):
                     'load_state_dict(..., rule="saved") or rule="current" chooses',
                 )
         sets = [group["feasible"] for group in self.param_groups]
-        super().load_state_dict(state_dict)
-        for group, one, feasible in zip(self.param_groups, chosen, sets, strict=True):
-            group["rule"], group["feasible"] = one, feasible
-        self._restore(state_dict)
+        self._loading = state_dict, mine if rule == "current" else saved, sets
 
-    def _restore(self, state_dict: dict[str, Any]) -> None:
+    def _restore(self, state_dict: dict[str, Any], rules: list[Rule], sets: list[Feasible | None]) -> None:
         """Put back the state as it was saved: the base class casts it to the dtype of the parameter."""
+        for group, rule, feasible in zip(self.param_groups, rules, sets, strict=True):
+            group["rule"], group["feasible"], group["momentum"] = rule, feasible, rule.beta1
         keys = itertools.chain.from_iterable(group["params"] for group in state_dict["param_groups"])
         owners = ((param, group) for group in self.param_groups for param in group["params"])
         for key, (param, group) in zip(keys, owners, strict=True):
@@ -322,10 +347,19 @@ class WAGMF(Optimizer):
 def fold(rule: Rule, said: Mapping[str, Any]) -> Rule:
     """The rule with the fields that ``said`` names changed; ``beta2`` and ``eta`` are those of its weights.
 
+    ``betas`` is the pair of beta1 and beta2.
+
     >>> fold(Rule(Exponential(0.9)), {"beta2": 0.99, "beta1": 0.5}).weights
     Exponential(beta=0.99, steady=False)
     """
     changed = {key: value for key, value in said.items() if value is not None}
+    if "betas" in changed:
+        betas = changed.pop("betas")
+        if not isinstance(betas, tuple | list) or len(betas) != 2:
+            refuse("betas", betas, "betas must be the pair of beta1 and beta2")
+        changed = {"beta1": betas[0], "beta2": betas[1], **changed}
+    if "beta2" in changed:
+        real("beta2", changed["beta2"], above=0, below=1)
     for key, family, field in (("beta2", Exponential, "beta"), ("eta", Polynomial, "eta")):
         if key in changed:
             if not isinstance(rule.weights, family):
@@ -343,21 +377,34 @@ def _rule(rule: Rule | None, decay: float | None) -> Rule:
 
 def _check(group: dict[str, Any]) -> None:
     """Refuse what is wrong in a group, and fold what it says of its rule into the rule."""
+    for name in _FOREIGN:
+        if name in group:
+            refuse(
+                name,
+                group[name],
+                "an option of torch.optim, but not here; wagmf.method(name).rule tells what a method has",
+            )
     said = {key: group.pop(key) for key in _RULE_KEYS & group.keys()}
-    group["rule"] = fold(_rule(group["rule"], None), said)
+    rule = _rule(group["rule"], None)
+    if group.get("momentum", rule.beta1) != rule.beta1:  # somebody, such as a scheduler, has changed it
+        said = {"beta1": group["momentum"], **said}
+    group["rule"] = fold(rule, said)
+    group["momentum"] = group["rule"].beta1
     lr = group["lr"]
     if isinstance(lr, Tensor):
         if lr.ndim > 1 or not lr.is_floating_point():
             refuse("learning rate", lr, "a tensor lr must be floating-point, with no axis or one entry per replica")
+        if lr.device.type == "cpu" and not torch.all(lr >= 0):
+            refuse("learning rate", lr, "every lr must be a number >= 0")
     else:
-        real("lr", lr, least=0, what="learning rate")
-    real("eps", group["eps"], least=0)
-    real("weight_decay", group["weight_decay"], least=0)
+        group["lr"] = real("lr", lr, least=0, what="learning rate")
+    group["eps"] = real("eps", group["eps"], least=0)
+    group["weight_decay"] = real("weight_decay", group["weight_decay"], least=0)
     for name in ("decoupled_weight_decay", "maximize", "capturable", "differentiable", "stochastic_rounding"):
         if not isinstance(group[name], bool):
             refuse(name, group[name], f"{name} must be True or False")
     for name in ("foreach", "fused"):
-        if group[name] not in (True, False, None):
+        if not any(group[name] is choice for choice in (True, False, None)):
             refuse(name, group[name], f"{name} must be True, False or None")
     if group["foreach"] and group["fused"]:
         refuse("foreach, fused", (True, True), "at most one of them can be True")
@@ -367,22 +414,36 @@ def _check(group: dict[str, Any]) -> None:
         refuse("feasible", group["feasible"], "feasible must be one of wagmf.feasible, such as Box(-1, 1)")
     if isinstance(group["feasible"], Everything):
         group["feasible"] = None
+    if isinstance(lr, Tensor) and lr.ndim and not isinstance(group["feasible"], Box | NonNegative | None):
+        right = "with one lr per replica only Box and NonNegative, since others would take all replicas for one point"
+        refuse("feasible", group["feasible"], right)
     dtype = group["state_dtype"]
     if dtype not in (None, torch.float32, torch.float64, torch.bfloat16):
         refuse("state_dtype", dtype, "state_dtype must be torch.bfloat16, torch.float32, torch.float64 or None")
 
 
-def _check_lr_shape(lr: Any, param: Tensor) -> None:
-    if isinstance(lr, Tensor) and lr.ndim and (param.ndim == 0 or param.shape[0] != lr.numel()):
-        right = (
-            f"it must have one entry per replica, as the leading axis of every parameter; one is {tuple(param.shape)}"
-        )
-        refuse("learning rate", f"a tensor of {lr.numel()} entries", right)
+def _check_params(params: list[Any], lr: Any) -> None:
+    """Refuse parameters that occur twice, or do not have a leading axis of replicas where lr has one."""
+    seen: set[int] = set()
+    for param in (x[1] if isinstance(x, tuple) else x for x in params):
+        if isinstance(param, Tensor):
+            if id(param) in seen:
+                refuse("params", f"a parameter of shape {tuple(param.shape)} twice", "each may occur once")
+            seen.add(id(param))
+            check_lr(lr, param)
 
 
 def _clock(value: float, param: Tensor, group: dict[str, Any]) -> Tensor:
     """t or u: a float64 scalar, on the device only where the step is to be captured in a graph."""
     return torch.tensor(value, dtype=torch.float64, device=param.device if group["capturable"] else "cpu")
+
+
+def _pack(optimizer: Optimizer, packed: dict[str, Any]) -> None:
+    """Make plain values of what the base class has put into a checkpoint."""
+    packed["state"] = {key: _own_clocks(state) for key, state in packed["state"].items()}
+    for group in packed["param_groups"]:
+        group["rule"] = group["rule"].to_dict()
+        del group["feasible"]
 
 
 def _own_clocks(state: Any) -> Any:

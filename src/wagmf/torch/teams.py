@@ -10,11 +10,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from wagmf.arguments import refuse
 from wagmf.feasible import Box, NonNegative
 from wagmf.torch.batch import Batch, Unfit
 from wagmf.torch.paths import Path, choose
 
-__all__ = ["Clocks", "Roster", "Team"]
+__all__ = ["Clocks", "Roster", "Team", "check_lr"]
 
 StateOf: TypeAlias = Callable[[Tensor, dict[str, Any]], dict[str, Any]]
 
@@ -36,13 +37,19 @@ class Clocks:
     def __init__(self, count: int, device: torch.device) -> None:
         self.table = torch.zeros(count, 2, dtype=torch.float64, device=device)
         self.steps, self.windows = (list(column.unbind()) for column in self.table.unbind(1))
-        self.numbers = self.table.numpy() if device.type == "cpu" else None
+        self.numbers = self.table.numpy() if device.type == "cpu" and type(self.table) is Tensor else None
+
+    def release(self, state: dict[str, Any], place: int) -> None:
+        """Let go of clocks that belong to another place, before that is set."""
+        for name, views in (("step", self.steps), ("window", self.windows)):
+            if name in state and state[name] is not views[place]:
+                state[name] = state[name].clone() if isinstance(state[name], Tensor) else state[name]
 
     def adopt(self, state: dict[str, Any], place: int, start: float) -> None:
         """Let the state's clocks be those of this place, set to what they were, or to the start."""
         for name, views, first in (("step", self.steps, 0.0), ("window", self.windows, start)):
             if state.get(name) is not views[place]:
-                views[place].copy_(torch.as_tensor(state.get(name, first)))
+                views[place].copy_(torch.as_tensor(state.get(name, first), device=views[place].device))
                 state[name] = views[place]
 
 
@@ -157,10 +164,12 @@ class Roster:
         paths = [team.path for teams in self.teams.values() for team in teams]
         self._kept += [path.cache for path in paths if "captured" in path.cache]
         self.teams.clear()
+        self.stepped = []
 
     def step(self, group: dict[str, Any], state_of: StateOf, scaling: tuple[Any, Any]) -> None:
         """Let every parameter that has a gradient take its step; ``state_of`` gives its state, made where missing."""
-        terms = _TERMS(group)
+        lr = group["lr"]
+        terms = (*_TERMS(group), lr.shape if isinstance(lr, Tensor) else None)
         if terms != self._terms or len(self.teams) > _PATTERNS:
             self._terms = terms
             self.disband()
@@ -178,7 +187,8 @@ class Roster:
         given = grads if len(team.places) == len(grads) else [grads[place] for place in team.places]
         batch = team.batch(group, given, rest[-1])
         settled = team.path.name == "fused" or group["foreach"] or group["fused"] is False
-        if batch is None or not settled:  # perhaps the kernel can take it today
+        odd = team.path.name != "fused" and any(grad.layout != torch.strided for grad in given)
+        if batch is None or not settled or odd:  # perhaps the kernel can take it today
             return self._anew(team.places, group, grads, *rest)
         try:
             team.take(batch)
@@ -196,6 +206,10 @@ class Roster:
     ) -> list[Team]:
         """Form teams of the parameters in these places, and let them step."""
         alike: defaultdict[tuple[Any, ...], list[int]] = defaultdict(list)
+        places = [place for place in places if grads[place] is not None]
+        for place in places:
+            check_lr(group["lr"], self.params[place])
+            self.clocks(self.params[place], group).release(state_of(self.params[place], group), place)
         for place in places:
             param, grad = self.params[place], grads[place]
             if grad is not None:
@@ -234,6 +248,21 @@ _OPTIONS = operator.itemgetter(
 _TERMS = operator.itemgetter(
     "rule", "feasible", "stochastic_rounding", "differentiable", "foreach", "fused", "capturable"
 )  # what the choice of a path depends on
+
+
+def check_lr(lr: Any, param: Tensor) -> None:
+    """Refuse a step size that does not go with a parameter.
+
+    >>> check_lr(torch.ones(2), torch.zeros(3, 2))
+    Traceback (most recent call last):
+    wagmf.arguments.Refused: Invalid learning rate: 'a tensor of shape (2,)' (it must have one entry per replica, as the
+    leading axis of every parameter; one is (3, 2))
+    """
+    if not isinstance(lr, Tensor) or lr.ndim == 0:
+        return
+    if lr.ndim > 1 or param.ndim == 0 or param.shape[0] != lr.numel():
+        right = "it must have one entry per replica, as the leading axis of every parameter; one is"
+        refuse("learning rate", f"a tensor of shape {tuple(lr.shape)}", f"{right} {tuple(param.shape)}")
 
 
 def _order(x: Tensor) -> tuple[int, ...]:

@@ -124,7 +124,7 @@ def _constants(batch: Batch, tables: _Tables) -> tuple[Any, ...]:
     if tables.terms != terms:
         rule, decay = batch.rule, ("decoupled" if batch.decoupled else "L2") if batch.weight_decay else ""
         kind = (rule.beta1 != 0, rule.nesterov, rule.adapts, isinstance(rule.weights, Latest), rule.monotone)
-        box, floor = isinstance(batch.feasible, Box | NonNegative), bool(np.float32(batch.eps) > 0)
+        box, floor = isinstance(batch.feasible, Box | NonNegative), bool(np.float32(batch.eps) > 0)  # as it is rounded
         tables.terms, tables.constants = terms, (*_powers(rule.p1, rule.p2), *kind, floor, decay, batch.maximize, box)
     return tables.constants
 
@@ -586,7 +586,7 @@ def _noise(seed, program, place, x):
 
 def _store(address, value, inside, noise, SHIFT, TYPE):
     """Write, rounding to bfloat16 up or down at random in proportion where there is noise: 16 bits of it."""
-    if noise is not None and tl.bfloat16 == TYPE and value.dtype == tl.float32:
-        bits = value.to(tl.int32, bitcast=True) + ((noise >> SHIFT) & 0xFFFF).to(tl.int32)
+    if noise is not None and tl.bfloat16 == TYPE:
+        bits = value.to(tl.float32).to(tl.int32, bitcast=True) + ((noise >> SHIFT) & 0xFFFF).to(tl.int32)
         value = (bits >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
     tl.store(address, value.to(TYPE), mask=inside)
