@@ -177,7 +177,9 @@ MUTANTS = {
 def outcome(folder: Path, tests: str) -> subprocess.CompletedProcess[str]:
     """Run the tests, up to the first failure, on the package in ``folder``."""
     file, *selection = tests.split(" -k ")
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", f"tests/{file}"]
+    # Without doctests and plugins, which would take longer than the tests.
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"tests/{file}"]
+    command += ["-o", "addopts=--import-mode=importlib"]
     command += ["-k", selection[0]] if selection else []
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     if "check_" in tests:  # of a kernel, in Triton's interpreter
@@ -185,7 +187,17 @@ def outcome(folder: Path, tests: str) -> subprocess.CompletedProcess[str]:
         environment["TRITON_INTERPRET"] = "1"
     for inherited in [name for name in environment if name.startswith(("COV_", "PYTEST_", "COVERAGE_"))]:
         del environment[inherited]
+    environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "NUMBA_CACHE_DIR": str(folder.parent / "compiled")}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture
+def folder(tmp_path_factory) -> Path:
+    """Always the same one, so that what was compiled of an unchanged file is found again."""
+    place = tmp_path_factory.getbasetemp() / "mutants" / "folder"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    return place
 
 
 def copy_of_the_package(folder: Path) -> Path:
@@ -193,30 +205,30 @@ def copy_of_the_package(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_planted_error_is_caught(name, tmp_path):
+def test_a_planted_error_is_caught(name, folder):
     file, old, new, tests = MUTANTS[name]
-    target = copy_of_the_package(tmp_path) / file
+    target = copy_of_the_package(folder) / file
     source = target.read_text()
     assert source.count(old) >= 1, "the text to change is no longer there: bring the mutant up to date"
     target.write_text(source.replace(old, new, 1))
-    result = outcome(tmp_path, tests)
+    result = outcome(folder, tests)
     assert result.returncode == 1, f"not caught by {tests}:\n{result.stdout[-2000:]}{result.stderr[-2000:]}"
     assert "1 failed" in result.stdout, result.stdout[-2000:]
 
 
 @pytest.mark.parametrize("tests", [SIGNS, WEIGHTS, POWERS, LEARNER, SETTING, AHEAD])
-def test_without_an_error_they_pass(tests, tmp_path):
+def test_without_an_error_they_pass(tests, folder):
     """It is the error that fails them, not the copying; the others are run on the package itself, at full length."""
-    copy_of_the_package(tmp_path)
-    result = outcome(tmp_path, tests)
+    copy_of_the_package(folder)
+    result = outcome(folder, tests)
     assert result.returncode == 0, result.stdout[-3000:]
     assert " passed" in result.stdout
 
 
-def test_the_copy_is_what_is_tested(tmp_path):
-    copy_of_the_package(tmp_path)
+def test_the_copy_is_what_is_tested(folder):
+    copy_of_the_package(folder)
     where = subprocess.run(
         [sys.executable, "-c", "import wagmf; print(wagmf.__file__)"],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": str(folder)}, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert where.stdout.startswith(str(tmp_path))
+    assert where.stdout.startswith(str(folder))
