@@ -42,7 +42,9 @@ ROUNDING = "test_torch.py -k on_average"
 REPLICAS = "test_torch.py -k each_replica"
 SCALED = "test_torch.py -k grad_scaler"
 STALE = "test_torch.py -k nothing_remembered or every_way or in_the_place"
-COMPILED = "test_torch.py -k compiled_steps"
+COMPILED = "test_torch.py -k compiled_steps_do_not and aot"
+SCALED_TOO = "test_torch.py -k compiled_steps_take and scaled"
+ASCENT_TOO = "test_torch.py -k compiled_steps_take and maximize"
 HOOKS = "test_torch.py -k closures_and_hooks or hooks_of_a_subclass or profiler"
 GONE = "test_torch.py -k takes_the_place or foreach_looks or rounds_to_zero"
 OLD = "test_torch.py -k old_state or hooks_see"
@@ -142,10 +144,11 @@ MUTANTS = {
     "torch: never again by the kernel": ("torch/teams.py", "or not settled or odd:", "or odd:", LAYOUTS),
     "torch: scalars dropped by the compiler": ("torch/batch.py", "target.view(1).copy_(value.view(1))",
                                                "target.copy_(value)", COMPILED),
-    "torch: compiled without scaling": ("torch/optimizer.py", "                grad_scale=scaling[0],\n", "", COMPILED),
+    "torch: compiled without scaling": ("torch/optimizer.py", "                grad_scale=scaling[0],\n", "",
+                                        SCALED_TOO),
     "torch: compiled without ascent": ("torch/optimizer.py", 'maximize=group["maximize"], feasible',
-                                       "maximize=False, feasible", COMPILED),
-    "torch: compiled without eps": ("torch/optimizer.py", 'eps=group["eps"], weight', "weight", COMPILED),
+                                       "maximize=False, feasible", ASCENT_TOO),
+    "torch: compiled without eps": ("torch/optimizer.py", 'eps=group["eps"], weight', "weight", ASCENT_TOO),
     "torch: nobody is missed": ("torch/batch.py", "if not self._gone and ", "if ", GONE),
     "torch: another path asked for in vain": ("torch/teams.py", '"foreach", "fused", "capturable"',
                                               '"foreach", "capturable"', STALE),
