@@ -44,7 +44,7 @@ SCALED = "test_torch.py -k grad_scaler"
 STALE = "test_torch.py -k nothing_remembered or every_way or in_the_place"
 COMPILED = "test_torch.py -k compiled_steps_do_not and aot"
 SCALED_TOO = "test_torch.py -k compiled_steps_take and scaled"
-ASCENT_TOO = "test_torch.py -k compiled_steps_take and maximize"
+OPTIM = "test_torch.py -k equals_torch_optim"
 HOOKS = "test_torch.py -k closures_and_hooks or hooks_of_a_subclass or profiler"
 GONE = "test_torch.py -k takes_the_place or foreach_looks or rounds_to_zero"
 OLD = "test_torch.py -k old_state or hooks_see"
@@ -130,7 +130,8 @@ MUTANTS = {
                                                            SCALED),
     "torch: clocks on the device go on all the same": ("torch/teams.py", "if batch.found_inf is not None:", "if False:",
                                                        DEVICE),
-    "torch: gradients unscaled by nobody": ("torch/teams.py", "*options, *scaling)", "*options)", SCALED),
+    "torch: gradients unscaled by nobody": ("torch/teams.py", "_as_numbers(rows, group), *scaling)",
+                                            "_as_numbers(rows, group))", SCALED),
     "torch: stale clocks": ("torch/teams.py", "self._set[0] == numbers.tobytes()", "self._set", STALE),
     "torch: replaced clocks forgotten": ("torch/teams.py", "if not (all(map(operator.is_, steps, self._steps))",
                                          "if False and not (all(map(operator.is_, steps, self._steps))",
@@ -144,11 +145,9 @@ MUTANTS = {
     "torch: never again by the kernel": ("torch/teams.py", "or not settled or odd:", "or odd:", LAYOUTS),
     "torch: scalars dropped by the compiler": ("torch/batch.py", "target.view(1).copy_(value.view(1))",
                                                "target.copy_(value)", COMPILED),
-    "torch: compiled without scaling": ("torch/optimizer.py", "                grad_scale=scaling[0],\n", "",
-                                        SCALED_TOO),
-    "torch: compiled without ascent": ("torch/optimizer.py", 'maximize=group["maximize"], feasible',
-                                       "maximize=False, feasible", ASCENT_TOO),
-    "torch: compiled without eps": ("torch/optimizer.py", 'eps=group["eps"], weight', "weight", ASCENT_TOO),
+    "torch: compiled without scaling": ("torch/optimizer.py", "*kept], scaling[0])", "*kept])", SCALED_TOO),
+    "torch: no ascent": ("torch/batch.py", 'group["maximize"], group', "False, group", OPTIM),
+    "torch: another eps": ("torch/batch.py", 'group["eps"], group', "1e-7, group", OPTIM),
     "torch: nobody is missed": ("torch/batch.py", "if not self._gone and ", "if ", GONE),
     "torch: another path asked for in vain": ("torch/teams.py", '"foreach", "fused", "capturable"',
                                               '"foreach", "capturable"', STALE),

@@ -2,6 +2,7 @@
 
 import copy
 import importlib.util
+import itertools
 import subprocess
 import sys
 import threading
@@ -9,20 +10,18 @@ import weakref
 from pathlib import Path
 
 import pytest
+import torch
 from tables import RULES, gradients
+from torch.utils._python_dispatch import TorchDispatchMode
 
-torch = pytest.importorskip("torch")
-
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-
-from wagmf.feasible import Ball, Box, Everything, NonNegative  # noqa: E402
-from wagmf.rule import Rule  # noqa: E402
-from wagmf.torch import batch as batches  # noqa: E402
-from wagmf.torch import cpu  # noqa: E402
-from wagmf.torch.batch import Batch, Unfit  # noqa: E402
-from wagmf.torch.cpu import step_cpu, unfit  # noqa: E402
-from wagmf.torch.plain import step_plain  # noqa: E402
-from wagmf.weights import Latest  # noqa: E402
+from wagmf.feasible import Ball, Box, Everything, NonNegative
+from wagmf.rule import Rule
+from wagmf.torch import batch as batches
+from wagmf.torch import cpu
+from wagmf.torch.batch import Batch, Unfit
+from wagmf.torch.cpu import step_cpu, unfit
+from wagmf.torch.plain import step_plain
+from wagmf.weights import Latest
 
 F32, F64, BF16 = torch.float32, torch.float64, torch.bfloat16
 SHAPES = [(7, 3), (), (0, 4), (1,), (37,), (2, 3, 5, 4)]
@@ -67,7 +66,9 @@ def assert_alike(ours, plain, relative, part_of_largest=None):
             finite = y[y.isfinite()].abs()
             scale = finite.max().item() if finite.numel() else 0.0
             absolute = (relative if part_of_largest is None else part_of_largest) * scale
-            torch.testing.assert_close(x, y, rtol=relative, atol=absolute, equal_nan=True, msg=lambda m: f"{name}: {m}")  # noqa: B023
+            torch.testing.assert_close(
+                x, y, rtol=relative, atol=absolute, equal_nan=True, msg=lambda m, name=name: f"{name}: {m}"
+            )
 
 
 def noise(shapes, dtype=F64):
@@ -474,7 +475,7 @@ def test_one_tensor_that_changes_alone_is_seen(which, change):
         everything = copy.deepcopy(state)
         with pytest.raises(Unfit):
             step_cpu(Batch(rule, 2, rule.start, lr=0.1, **state), cache)
-        assert all(map(torch.equal, sum(state.values(), []), sum(everything.values(), [])))  # noqa: RUF017
+        assert all(map(torch.equal, itertools.chain(*state.values()), itertools.chain(*everything.values())))
 
 
 def test_memory_that_comes_to_be_shared_is_seen():

@@ -2,7 +2,7 @@
 
 import operator
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,18 @@ class Batch:
     differentiable: bool = False
     grad_scale: Tensor | None = None
     found_inf: Tensor | None = None
+
+    @classmethod
+    def of(
+        cls, group: dict[str, Any], t: Any, u: Any, rows: Sequence[list[Tensor]], scale: Any = None, found: Any = None
+    ) -> "Batch":
+        """The step of a parameter group; ``rows`` are params, grads, m, v and peak."""
+        params, grads, m, v, peak = rows
+        return cls(
+            group["rule"], t, u, params, grads, m, v, peak, group["lr"], group["eps"], group["weight_decay"],
+            group["decoupled_weight_decay"], group["maximize"], group["feasible"], group["stochastic_rounding"],
+            group["differentiable"], scale, found,
+        )  # fmt: skip
 
     @property
     def replicas(self) -> int:

@@ -5,7 +5,7 @@ import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import torch
 from torch import Tensor
@@ -190,7 +190,7 @@ class WAGMF(Optimizer):
             return self._watched_step(closure)
         return self._step(closure)
 
-    step.hooked = True  # pyright: ignore[reportFunctionMemberAccess]
+    cast(Any, step).hooked = True  # by which the base class knows that it need not wrap it
 
     def _step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None
@@ -235,7 +235,7 @@ class WAGMF(Optimizer):
             for roster in self._rosters:
                 roster.disband()
             for state in self.state.values():  # it may have been another's, whose clock is to be set
-                state.update({name: state[name].clone() for name in ("step", "window") if name in state})
+                state.update(_own_clocks(state))
         for number, group in enumerate(self.param_groups):
             if number == len(self._rosters):
                 self._rosters.append(Roster(group["params"]))
@@ -251,15 +251,9 @@ class WAGMF(Optimizer):
             if param.grad is None:
                 continue
             state = self._state_of(param, group)
-            m, v, peak = ([_real(state[name])] if name in state else [] for name in ("m", "v", "peak"))
+            kept = [[_real(state[name])] if name in state else [] for name in ("m", "v", "peak")]
             t = state["step"] + 1
-            batch = Batch(
-                group["rule"], t, state["window"], [_real(param)], [_real(param.grad)], m, v, peak,
-                lr=group["lr"], eps=group["eps"], weight_decay=group["weight_decay"],
-                decoupled=group["decoupled_weight_decay"], maximize=group["maximize"], feasible=group["feasible"],
-                stochastic_rounding=group["stochastic_rounding"], differentiable=group["differentiable"],
-                grad_scale=scaling[0],
-            )  # fmt: skip
+            batch = Batch.of(group, t, state["window"], [[_real(param)], [_real(param.grad)], *kept], scaling[0])
             put(state["window"], step_plain(batch))
             put(state["step"], t)
 
@@ -449,7 +443,8 @@ def _pack(optimizer: Optimizer, packed: dict[str, Any]) -> None:
 def _own_clocks(state: Any) -> Any:
     """The state with clocks that are its own, and do not go on."""
     clocks = {"step", "window"} & state.keys() if isinstance(state, dict) else ()
-    return {**state, **{name: state[name].clone() for name in clocks}} if clocks else state
+    own = {name: state[name].clone() for name in clocks if isinstance(state[name], Tensor)}
+    return {**state, **own} if own else state
 
 
 def _watchers(optimizer: WAGMF) -> bool:

@@ -42,8 +42,8 @@ class Clocks:
     def release(self, state: dict[str, Any], place: int) -> None:
         """Let go of clocks that belong to another place, before that is set."""
         for name, views in (("step", self.steps), ("window", self.windows)):
-            if name in state and state[name] is not views[place]:
-                state[name] = state[name].clone() if isinstance(state[name], Tensor) else state[name]
+            if isinstance(state.get(name), Tensor) and state[name] is not views[place]:
+                state[name] = state[name].clone()
 
     def adopt(self, state: dict[str, Any], place: int, start: float) -> None:
         """Let the state's clocks be those of this place, set to what they were, or to the start."""
@@ -87,11 +87,8 @@ class Team:
         clock = self._clock()
         if clock is None:
             return None
-        params = self.params
-        if not self._plain:
-            params, grads, m, v, peak = _as_numbers([params, grads, m, v, peak], group)
-        options = _OPTIONS(group)
-        return Batch(group["rule"], *clock, params, grads, m, v, peak, *options, *scaling)  # pyright: ignore
+        rows = [self.params, grads, m, v, peak]
+        return Batch.of(group, *clock, rows if self._plain else _as_numbers(rows, group), *scaling)
 
     def take(self, batch: Batch) -> None:
         """Step, and set the clocks."""
@@ -211,13 +208,11 @@ class Roster:
             check_lr(group["lr"], self.params[place])
             self.clocks(self.params[place], group).release(state_of(self.params[place], group), place)
         for place in places:
-            param, grad = self.params[place], grads[place]
-            if grad is not None:
-                clocks = self.clocks(param, group)
-                clocks.adopt(state_of(param, group), place, group["rule"].start)
-                now = () if clocks.numbers is None else tuple(clocks.numbers[place].tolist())
-                kind = (param.device, param.dtype, type(param), grad.dtype, type(grad))
-                alike[(*now, *kind, _order(param) == _order(grad))].append(place)  # those laid out alike fit the kernel
+            param, grad, clocks = self.params[place], grads[place], self.clocks(self.params[place], group)
+            clocks.adopt(state_of(param, group), place, group["rule"].start)
+            now = () if clocks.numbers is None else tuple(clocks.numbers[place].tolist())
+            kind = (param.device, param.dtype, type(param), grad.dtype, type(grad))
+            alike[(*now, *kind, _order(param) == _order(grad))].append(place)  # those laid out alike fit the kernel
         teams = []
         for together in alike.values():
             teams += self._teams_of(together, group, grads, state_of, scaling)
@@ -232,19 +227,14 @@ class Roster:
         batch = team.batch(group, [grads[place] for place in places], scaling)
         assert batch is not None, "its members have just been found to go together"
         team.path = choose(batch, foreach=group["foreach"], fused=group["fused"])
-        if (
-            clocks.numbers is None and team.path.name != "fused" and len(places) > 1
-        ):  # only the kernel takes many clocks
+        if clocks.numbers is None and team.path.name != "fused" and len(places) > 1:
+            # Only the kernel takes many clocks.
             alone = [self._teams_of([place], group, grads, state_of, scaling) for place in places]
             return [team for teams in alone for team in teams]
         team.take(batch)
         return [team]
 
 
-_OPTIONS = operator.itemgetter(
-    "lr", "eps", "weight_decay", "decoupled_weight_decay", "maximize", "feasible", "stochastic_rounding",
-    "differentiable",
-)  # fmt: skip
 _TERMS = operator.itemgetter(
     "rule", "feasible", "stochastic_rounding", "differentiable", "foreach", "fused", "capturable"
 )  # what the choice of a path depends on
@@ -270,12 +260,12 @@ def _order(x: Tensor) -> tuple[int, ...]:
     return tuple(stride for stride, size in zip(x.stride(), x.shape, strict=True) if size != 1) if x.numel() else ()
 
 
-def _as_numbers(rows: list[list[Tensor]], group: dict[str, Any]) -> list[list[Tensor]]:
+def _as_numbers(rows: list[list[Any]], group: dict[str, Any]) -> list[list[Tensor]]:
     """Complex numbers as pairs of real ones, each adapted by itself, as torch.optim does; of shards what is here."""
     local = group["feasible"] is None or isinstance(group["feasible"], Box | NonNegative)
     local = local and not (isinstance(group["lr"], Tensor) and group["lr"].ndim)
     if local and all(_sharded_alike(*each) for each in zip(*filter(None, rows), strict=True)):
-        rows = [[x._local_tensor for x in row] for row in rows]  # pyright: ignore[reportAttributeAccessIssue]
+        rows = [[x._local_tensor for x in row] for row in rows]
     return [[torch.view_as_real(x) if x.is_complex() else x for x in row] for row in rows]
 
 
