@@ -31,6 +31,14 @@ RULES: dict[str, Rule] = {name: row.rule for name, row in METHODS.items()} | {
     "wada, all": Rule(p1=2.5, p2=3, debias=True, nesterov=True, monotone=True, decay=0.3, beta1_decay=0.99),
 }
 
+# What the front ends that have classes call a method.
+NAMED = {
+    "wada": "WADA", "wada_v3": "WADAv3", "wada_v4": "WADAv4", "adam": "Adam", "amsgrad": "AMSGrad", "adamnc": "AdamNC",
+    "nosadam": "NosAdam", "padam": "Padam", "nadam": "NAdam", "adagrad": "AdaGrad", "sc_adagrad": "SCAdaGrad",
+    "rmsprop": "RMSProp", "rmsprop_nc": "RMSPropNC", "sc_rmsprop": "SCRMSProp", "signsgd": "SignSGD",
+    "momentum": "Momentum", "ogd": "OGD",
+}  # fmt: skip
+
 Gradients = Callable[[np.random.Generator, int, int], np.ndarray]
 
 PROBLEMS: dict[str, Gradients] = {

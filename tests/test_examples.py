@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
+DIGITS = ["torch_mnist_style", "jax_digits", "keras_digits"]
 
 
 def load(name):
@@ -16,8 +17,13 @@ def load(name):
     return module
 
 
-def test_torch_mnist_style(capsys, monkeypatch):
-    example = load("torch_mnist_style")
+def test_every_example_is_run_here():
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(DIGITS)
+
+
+@pytest.mark.parametrize("name", DIGITS)
+def test_both_optimizers_learn_the_digits(name, capsys, monkeypatch):
+    example = load(name)
     monkeypatch.setattr(example, "LRS", (0.03, 0.3))
     example.main(seeds=2)
     reached = dict(re.findall(r"^(\w+) .*test accuracy ([\d.]+)%", capsys.readouterr().out, flags=re.M))
@@ -25,8 +31,9 @@ def test_torch_mnist_style(capsys, monkeypatch):
     assert all(float(share) > 90 for share in reached.values())
 
 
-def test_an_optimizer_that_does_not_learn_would_be_seen():
-    example = load("torch_mnist_style")
+@pytest.mark.parametrize("name", DIGITS)
+def test_an_optimizer_that_does_not_learn_would_be_seen(name):
+    example = load(name)
     training, _, test = example.digits()
     still = example.train(example.OPTIMIZERS["WADA"], 0.0, training, seed=1)
     assert example.accuracy(still, test) == pytest.approx(0.1, abs=0.1)

@@ -10,25 +10,18 @@ import sys
 import numpy as np
 import pytest
 import torch
-from tables import PROBLEMS, RULES, gradients
+from tables import NAMED, PROBLEMS, RULES, gradients
 
 import wagmf.torch
 from wagmf.feasible import Ball, Box, NonNegative, Simplex
 from wagmf.methods import METHODS
 from wagmf.online import OnlineLearner
-from wagmf.rule import Rule
+from wagmf.rule import Rule, fold
 from wagmf.torch import WADA, WAGMF, Adam, Momentum
 from wagmf.torch.batch import store
-from wagmf.torch.optimizer import fold
 from wagmf.weights import Custom
 
 PATHS = {"plain": {"foreach": False, "fused": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
-NAMED = {
-    "wada": "WADA", "wada_v3": "WADAv3", "wada_v4": "WADAv4", "adam": "Adam", "amsgrad": "AMSGrad", "adamnc": "AdamNC",
-    "nosadam": "NosAdam", "padam": "Padam", "nadam": "NAdam", "adagrad": "AdaGrad", "sc_adagrad": "SCAdaGrad",
-    "rmsprop": "RMSProp", "rmsprop_nc": "RMSPropNC", "sc_rmsprop": "SCRMSProp", "signsgd": "SignSGD",
-    "momentum": "Momentum", "ogd": "OGD",
-}  # fmt: skip
 
 
 def make_params(dtype=torch.float64):

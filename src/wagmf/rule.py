@@ -10,7 +10,9 @@ Readings where the paper is silent: odd powers take |g| (g^3 can be negative, an
 to V after the root and is part of V, in the step and in the norm of the projection alike; bias correction is an option.
 """
 
+import copy
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -18,9 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wagmf.arguments import flag, one_of, real, refuse
-from wagmf.weights import Latest, Linear, Weights
+from wagmf.weights import Exponential, Latest, Linear, Polynomial, Weights
 
-__all__ = ["Rule", "Update", "averages", "power", "root", "scale", "update"]
+__all__ = ["Rule", "Update", "averages", "fold", "power", "root", "scale", "unchecked", "update"]
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,11 @@ class Rule:
             refuse("monotone", True, "with p2 = inf there is no v to take the maximum of")
 
     @property
+    def has_momentum(self) -> bool:
+        """Whether m must be kept. A beta1 that is known only when a compiled program runs counts as one above 0."""
+        return not (isinstance(self.beta1, float) and self.beta1 == 0)
+
+    @property
     def adapts(self) -> bool:
         """Whether V depends on the gradients, so that v (and u) must be kept."""
         return self.p2 != math.inf
@@ -82,6 +89,15 @@ class Rule:
     def start(self) -> float:
         """u_0, the window before the first gradient."""
         return 0.0 if self.debias else self.weights.start
+
+    @property
+    def carries_window(self) -> bool:
+        """Whether u must be kept from step to step, since t alone does not give it exactly in low precision."""
+        return self.adapts and not self.weights.exact
+
+    def window_before(self, t: Any, carried: Any) -> Any:
+        """u_{t-1} in the precision of t: what was carried, or else what the weights know."""
+        return carried if self.carries_window else self.weights.window(t - 1)
 
     def beta1_at(self, t: Any) -> Any:
         """β1_t = beta1·beta1_decay^(t-1)."""
@@ -105,7 +121,7 @@ class Rule:
 
     def with_decay(self, decay: float) -> "Rule":
         """The same rule with α_t = lr·t^-decay."""
-        return replace(self, decay=decay)
+        return unchecked(self, decay=real("decay", decay, least=0))
 
     def to_dict(self) -> dict[str, Any]:
         """The rule as plain values, for JSON, TOML and weights-only checkpoints; ``inf`` is written ``"inf"``."""
@@ -127,6 +143,42 @@ class Rule:
         if settings.get("p2") == "inf":
             settings["p2"] = math.inf
         return cls(**settings)
+
+
+def unchecked(frozen: Any, **fields: Any) -> Any:
+    """A copy with other fields, which are not looked at: their values may be known only when a program runs.
+
+    >>> unchecked(Rule(), beta1=0.5) == Rule(beta1=0.5)
+    True
+    """
+    new = copy.copy(frozen)
+    for name, value in fields.items():
+        object.__setattr__(new, name, value)
+    return new
+
+
+def fold(rule: Rule, said: Mapping[str, Any]) -> Rule:
+    """The rule with the fields that ``said`` names changed; ``beta2`` and ``eta`` are those of its weights.
+
+    ``betas`` is the pair of beta1 and beta2. What is None stays as it is.
+
+    >>> fold(Rule(Exponential(0.9)), {"beta2": 0.99, "beta1": 0.5}).weights
+    Exponential(beta=0.99, steady=False)
+    """
+    changed = {key: value for key, value in said.items() if value is not None}
+    if "betas" in changed:
+        betas = changed.pop("betas")
+        if not isinstance(betas, tuple | list) or len(betas) != 2:
+            refuse("betas", betas, "betas must be the pair of beta1 and beta2")
+        changed = {"beta1": betas[0], "beta2": betas[1], **changed}
+    if "beta2" in changed:
+        real("beta2", changed["beta2"], above=0, below=1)
+    for key, family, field_of_weights in (("beta2", Exponential, "beta"), ("eta", Polynomial, "eta")):
+        if key in changed:
+            if not isinstance(rule.weights, family):
+                refuse(key, changed[key], f"{rule.weights} has no {key}; only {family.__name__} weights have")
+            changed["weights"] = replace(rule.weights, **{field_of_weights: changed.pop(key)})
+    return replace(rule, **changed)
 
 
 class Update(NamedTuple):
@@ -192,7 +244,7 @@ def update(
         m, v, peak: the state, zeros at first. m is not read where beta1 = 0, v where p2 = inf, peak unless monotone.
         lr: the step size, a number or anything that broadcasts against x.
         eps: added to V. With 0, a coordinate that has had no gradient yet takes V = 1, and stays.
-        xp: where ``sqrt`` and ``maximum`` come from: ``numpy``, ``torch`` or ``jax.numpy``.
+        xp: where ``sqrt``, ``maximum`` and ``where`` come from: ``numpy``, ``torch``, ``jax.numpy`` or ``keras.ops``.
 
     >>> g = np.array([1.0, 16.0])
     >>> first = update(Rule(beta1=0.0), 1, 0.0, g, None, np.zeros(2), lr=0.5, eps=0.0)
@@ -214,10 +266,10 @@ def averages(
     """
     beta1 = rule.beta1_at(t)
     # This form, not m + (1 - β1)·(g - m): the difference would lose g where the old m is far larger and β1 is near 0.
-    m = beta1 * m + (1 - beta1) * g if rule.beta1 else g
+    m = beta1 * m + (1 - beta1) * g if rule.has_momentum else g
     if rule.adapts:
         u = 1 + rule.weights.discount(t) * u
-        now = power(abs(g), rule.p1)
+        now = power(g if rule.p1 % 2 == 0 else abs(g), rule.p1)
         # This form, not (1 - 1/u)·v + now/u: there the rounding of 1 - 1/u would bias a float32 mean of many.
         v = now if isinstance(rule.weights, Latest) else v + (now - v) / u
     if rule.monotone:
@@ -241,12 +293,12 @@ def scale(
     """The half of :func:`update` that acts: the step α_t·(a·m + b·g)/V, and V.
 
     >>> scale(Rule(), 1, 1.0, 16.0, 16.0, 256.0, lr=1.0, eps=0.0)
-    (np.float64(4.0), np.float64(4.0))
+    (np.float64(4.0), array(4.))
     """
     a, b = rule.lookahead_at(t)
     direction = a * m + b * g if rule.nesterov else a * m
     V: Any = 1.0
     if rule.adapts:
         V = root(peak / u if rule.monotone else v, rule.p2, xp) + eps
-        V = V + (V == 0)  # where nothing has come yet and eps is 0 or rounds to it, 0/0 is no step, not NaN
+        V = xp.where(V == 0, 1.0, V)  # where nothing has come yet and eps is 0 or rounds to it, 0/0 is no step, not NaN
     return lr * rule.rate_at(t) * direction / V, V

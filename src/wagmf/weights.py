@@ -29,6 +29,7 @@ class Weights:
     """
 
     kind: ClassVar[str] = "weights"
+    exact: ClassVar[bool] = False  # whether window(t) loses nothing in low precision, so that nobody need carry u
 
     @property
     def start(self) -> float:
@@ -99,6 +100,7 @@ class Equal(Weights):
     """
 
     kind = "equal"
+    exact = True
 
     def discount(self, t: Any) -> Any:
         return 1.0
@@ -116,6 +118,7 @@ class Linear(Weights):
     """
 
     kind = "linear"
+    exact = True
 
     def discount(self, t: Any) -> Any:
         return (t - 1) / t
@@ -140,8 +143,7 @@ class Polynomial(Weights):
 
     def discount(self, t: Any) -> Any:
         # At t = 1 there is no past: 0^eta would be infinite for eta < 0, and infinite times u_0 = 0 is NaN.
-        past = t - 1 + (t == 1)
-        return (past / t) ** self.eta
+        return (_past(t) / t) ** self.eta
 
 
 @dataclass(frozen=True)
@@ -189,6 +191,7 @@ class Latest(Weights):
     """
 
     kind = "latest"
+    exact = True
 
     def discount(self, t: Any) -> Any:
         return 0.0
@@ -216,7 +219,7 @@ class Custom(Weights):
         self.discount(2)
 
     def discount(self, t: Any) -> Any:
-        past, now = self.gamma(t - 1 + (t == 1)), self.gamma(t)
+        past, now = self.gamma(_past(t)), self.gamma(t)
         if isinstance(t, int | float):
             for at, weight in ((max(t - 1, 1), past), (t, now)):
                 real(f"gamma({at})", weight, above=0)
@@ -228,6 +231,11 @@ class Custom(Weights):
             self,
             "a Custom weighting is a function and cannot be written down; use one of the named families",
         )
+
+
+def _past(t: Any) -> Any:
+    """t - 1, but 1 for t = 1; by arithmetic alone, since not every framework adds a comparison to a number."""
+    return max(t - 1, 1) if isinstance(t, int | float) else abs(t - 1.5) + 0.5
 
 
 _FAMILIES: dict[str, type[Weights]] = {

@@ -114,7 +114,7 @@ def _examine_options(batch: Batch) -> None:
     if isinstance(feasible, Box) and isinstance(feasible.lower, np.ndarray):
         raise Unfit("a Box whose sides are arrays")
     found = (len(batch.grads), len(batch.m), len(batch.v), len(batch.peak))
-    if found != (n, n * (rule.beta1 > 0), n * rule.adapts, n * rule.monotone):
+    if found != (n, n * rule.has_momentum, n * rule.adapts, n * rule.monotone):
         raise Unfit("state that is not what the rule keeps")
     reason = missing()
     if reason:
@@ -277,7 +277,7 @@ def _kind(rule: Rule, l2: bool) -> _Kind:
     whole = int(p1) if adapts and p1 <= 8 and p1 == int(p1) else 0
     roots, left = _roots(rule.p2)
     latest = adapts and isinstance(rule.weights, Latest)
-    return _Kind(whole, roots, left != 1, rule.beta1 > 0, adapts, latest, rule.monotone, rule.nesterov, l2)
+    return _Kind(whole, roots, left != 1, rule.has_momentum, adapts, latest, rule.monotone, rule.nesterov, l2)
 
 
 @functools.lru_cache

@@ -51,7 +51,7 @@ def step_foreach(batch: Batch) -> float | Tensor:
     beta1, (a, b) = rule.beta1_at(t), rule.lookahead_at(t)
     g = _gradients(batch, alpha)
     m: Sequence[Tensor] = g
-    if rule.beta1:
+    if rule.has_momentum:
         _torch._foreach_mul_(batch.m, beta1)
         _torch._foreach_add_(batch.m, _torch._foreach_mul(g, 1 - beta1))
         m = batch.m

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from wagmf.methods import method
-from wagmf.rule import Rule
-from wagmf.torch.optimizer import WAGMF, Options, fold
+from wagmf.rule import Rule, fold
+from wagmf.torch.optimizer import WAGMF, Options
 
 __all__ = [
     "OGD",

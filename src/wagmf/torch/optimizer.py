@@ -3,8 +3,8 @@
 import itertools
 import operator
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterable
+from dataclasses import fields
 from typing import Any, TypedDict, cast
 
 import torch
@@ -19,13 +19,12 @@ from torch.optim.optimizer import (
 
 from wagmf.arguments import one_of, real, refuse
 from wagmf.feasible import Box, Everything, Feasible, NonNegative
-from wagmf.rule import Rule
+from wagmf.rule import Rule, fold
 from wagmf.torch.batch import Batch, put
 from wagmf.torch.plain import step_plain
 from wagmf.torch.teams import Roster, check_lr
-from wagmf.weights import Exponential, Polynomial
 
-__all__ = ["WAGMF", "Options", "fold"]
+__all__ = ["WAGMF", "Options"]
 
 _RULE_FIELDS = tuple(f.name for f in fields(Rule))
 _RULE_KEYS = {*_RULE_FIELDS, "beta2", "eta", "betas"}  # what a parameter group may say of its rule, besides "rule"
@@ -271,7 +270,7 @@ class WAGMF(Optimizer):
         dtype = group["state_dtype"] or torch.promote_types(param.dtype, torch.float32)
         if param.is_complex() and not dtype.is_complex:
             dtype = torch.promote_types(dtype, torch.complex64)
-        for name, keep in {"m": rule.beta1 > 0, "v": rule.adapts, "peak": rule.monotone}.items():
+        for name, keep in {"m": rule.has_momentum, "v": rule.adapts, "peak": rule.monotone}.items():
             if not keep:
                 state.pop(name, None)
             elif name not in state:
@@ -336,30 +335,6 @@ class WAGMF(Optimizer):
                 state[name] = _clock(float(saved[name]), param, group)
             for name in {"m", "v", "peak"} & saved.keys():
                 state[name] = saved[name].detach().to(param.device, copy=True)
-
-
-def fold(rule: Rule, said: Mapping[str, Any]) -> Rule:
-    """The rule with the fields that ``said`` names changed; ``beta2`` and ``eta`` are those of its weights.
-
-    ``betas`` is the pair of beta1 and beta2.
-
-    >>> fold(Rule(Exponential(0.9)), {"beta2": 0.99, "beta1": 0.5}).weights
-    Exponential(beta=0.99, steady=False)
-    """
-    changed = {key: value for key, value in said.items() if value is not None}
-    if "betas" in changed:
-        betas = changed.pop("betas")
-        if not isinstance(betas, tuple | list) or len(betas) != 2:
-            refuse("betas", betas, "betas must be the pair of beta1 and beta2")
-        changed = {"beta1": betas[0], "beta2": betas[1], **changed}
-    if "beta2" in changed:
-        real("beta2", changed["beta2"], above=0, below=1)
-    for key, family, field in (("beta2", Exponential, "beta"), ("eta", Polynomial, "eta")):
-        if key in changed:
-            if not isinstance(rule.weights, family):
-                refuse(key, changed[key], f"{rule.weights} has no {key}; only {family.__name__} weights have")
-            changed["weights"] = replace(rule.weights, **{field: changed.pop(key)})
-    return replace(rule, **changed)
 
 
 def _rule(rule: Rule | None, decay: float | None) -> Rule:

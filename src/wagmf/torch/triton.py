@@ -123,7 +123,7 @@ def _constants(batch: Batch, tables: _Tables) -> tuple[Any, ...]:
     terms = (batch.rule, batch.eps, bool(batch.weight_decay), batch.decoupled, batch.maximize, batch.feasible)
     if tables.terms != terms:
         rule, decay = batch.rule, ("decoupled" if batch.decoupled else "L2") if batch.weight_decay else ""
-        kind = (rule.beta1 != 0, rule.nesterov, rule.adapts, isinstance(rule.weights, Latest), rule.monotone)
+        kind = (rule.has_momentum, rule.nesterov, rule.adapts, isinstance(rule.weights, Latest), rule.monotone)
         box, floor = isinstance(batch.feasible, Box | NonNegative), bool(np.float32(batch.eps) > 0)  # as it is rounded
         tables.terms, tables.constants = terms, (*_powers(rule.p1, rule.p2), *kind, floor, decay, batch.maximize, box)
     return tables.constants
@@ -347,7 +347,7 @@ def _unlike(batch: Batch) -> str | None:
     rule, kinds = batch.rule, _kinds(batch)
     if not batch.params:
         return "no parameters"
-    needed = {"grads": True, "m": rule.beta1 != 0, "v": rule.adapts, "peak": rule.monotone}
+    needed = {"grads": True, "m": rule.has_momentum, "v": rule.adapts, "peak": rule.monotone}
     for name, need in needed.items():
         if len(kinds[name]) != len(batch.params) and (need or kinds[name]):
             return f"{len(batch.params)} params with {len(kinds[name])} {name}"

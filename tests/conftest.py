@@ -1,0 +1,22 @@
+"""What all tests share: which back end Keras has, and the table of how far the front ends are from the oracle."""
+
+import os
+
+os.environ.setdefault("KERAS_BACKEND", "jax")  # the others have processes of their own
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Print the worst difference of every method in every front end, as tests/test_parity.py has recorded them."""
+    found = {}
+    for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed"):
+        for key, value in report.user_properties:
+            if key == "difference":
+                dtype, front_end, method, worst = value
+                found.setdefault(dtype, {}).setdefault(method, {})[front_end] = worst
+    for dtype, rows in sorted(found.items(), reverse=True):
+        columns = sorted({front_end for row in rows.values() for front_end in row})
+        terminalreporter.section(f"worst difference from the float64 oracle, {dtype}")
+        terminalreporter.write_line(" " * 12 + "".join(f"{name:>17}" for name in columns))
+        for method, row in rows.items():
+            cells = "".join(f"{row[name]:17.1e}" if name in row else f"{'':17}" for name in columns)
+            terminalreporter.write_line(f"{method:12}{cells}")
