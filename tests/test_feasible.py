@@ -24,7 +24,12 @@ from scipy.optimize import minimize
 
 from wagmf.feasible import Ball, Box, Everything, Feasible, HalfSpace, Hyperplane, L1Ball, NonNegative, Simplex
 
-jax.config.update("jax_enable_x64", True)
+
+@pytest.fixture(autouse=True, scope="module")
+def float64_in_jax():
+    with jax.enable_x64(True):
+        yield
+
 
 inf, nan = math.inf, math.nan
 decimal_60 = decimal.Context(prec=60)

@@ -15,7 +15,11 @@ from wagmf.methods import METHODS
 from wagmf.rule import Rule, power, root, update
 from wagmf.weights import Custom, Exponential, Latest, Linear, Polynomial, Weights
 
-jax.config.update("jax_enable_x64", True)
+
+@pytest.fixture(autouse=True, scope="module")
+def float64_in_jax():
+    with jax.enable_x64(True):
+        yield
 
 
 def run(rule, g, lr=0.1, eps=1e-7):

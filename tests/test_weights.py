@@ -11,7 +11,12 @@ from tables import WEIGHTS
 
 from wagmf.weights import Custom, Equal, Exponential, Latest, Linear, Polynomial, Weights
 
-jax.config.update("jax_enable_x64", True)
+
+@pytest.fixture(autouse=True, scope="module")
+def float64_in_jax():
+    with jax.enable_x64(True):
+        yield
+
 
 # γ_t as the paper writes it, to compare ratios of raw weights with.
 GAMMA = {
