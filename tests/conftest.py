@@ -3,6 +3,7 @@
 import os
 
 os.environ.setdefault("KERAS_BACKEND", "jax")  # the others have processes of their own
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")  # so that arrays can be sharded
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -27,11 +27,14 @@ FRONT_ENDS = {  # by the process that runs them
 
 
 def problems(dtype):
-    """The gradients, and where to start. In float32 |g|^4 must neither overflow nor vanish: 1e±12 becomes 1e±6."""
+    """The gradients, and where to start: at 0, so that differences can be told relative to how far a coordinate moves.
+
+    In float32 |g|^4 must neither overflow nor vanish: 1e±12 becomes 1e±6.
+    """
     scale = {"tiny": 1e6, "huge": 1e-6} if dtype == "float32" else {}
     columns = [gradients(name, T=STEPS) * scale.get(name, 1.0) for name in PROBLEMS]
     g = np.concatenate(columns, axis=1).astype(dtype)
-    return g, np.random.default_rng(1).normal(size=g.shape[1]).astype(dtype)
+    return g, np.zeros(g.shape[1], dtype)
 
 
 def walk_torch(method, g, x0, path="fused"):

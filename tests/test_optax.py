@@ -16,7 +16,7 @@ from tables import RULES, gradients
 
 import wagmf.optax as ours
 from wagmf.arguments import Refused
-from wagmf.feasible import Ball, Box, NonNegative, Simplex
+from wagmf.feasible import Ball, Box, HalfSpace, L1Ball, NonNegative, Simplex
 from wagmf.methods import METHODS, method
 from wagmf.online import OnlineLearner
 from wagmf.rule import Rule
@@ -243,11 +243,23 @@ def test_state_is_stable_in_other_dtypes(dtype):
 
 def test_state_dtype():
     state = ours.amsgrad(0.1, state_dtype=jnp.bfloat16).init({"w": jnp.ones(2), "z": jnp.ones(2, jnp.complex64)})[0]
-    assert {leaf.dtype.name for leaf in jax.tree.leaves([state.m, state.v, state.peak])} == {"bfloat16", "complex64"}
-    optimizer = ours.wada(0.1, state_dtype="bfloat16")
-    x, state = train(optimizer, jnp.ones(4), [jnp.ones(4)] * 3)
+    assert (state.m["w"].dtype, state.m["z"].dtype) == (jnp.bfloat16, jnp.complex64)
+    assert state.v["w"].dtype == state.peak["w"].dtype == jnp.float32
+    x, state = train(
+        ours.adam(0.1, state_dtype="bfloat16"), jnp.ones(4), [jnp.ones(4)] * 1000 + [jnp.full(4, 10.0)] * 500
+    )
     assert x.dtype == jnp.float32
-    assert state[0].v.dtype == jnp.bfloat16
+    remembered = (1 - 0.999**500) / (1 - 0.999**1500)
+    np.testing.assert_allclose(state[0].v, 1 + 99 * remembered, rtol=1e-3)  # in bfloat16 it would stall far below
+
+
+def test_integer_gradients_and_python_numbers():
+    x = {"a": 1.0, "n": jnp.ones(2)}
+    optimizer = ours.adam(0.1)
+    updates, _ = optimizer.update({"a": 2.0, "n": jnp.array([3, -3])}, optimizer.init(x), x)
+    np.testing.assert_allclose(updates["n"], [-0.1, 0.1], rtol=1e-5)
+    np.testing.assert_allclose(updates["a"], -0.1, rtol=1e-5)
+    assert float(ours.projected({"a": 3.0}, Box(-1, 1))["a"]) == 1
 
 
 def test_float32_parameters_stay_so_where_float64_is_enabled():
@@ -395,6 +407,24 @@ def test_gradients_through_the_update(name):
         assert jnp.all(jnp.isfinite(through))
 
 
+@pytest.mark.parametrize("far", [0.1, 3.0], ids=["inside", "outside"])
+@pytest.mark.parametrize(
+    "feasible", [Ball(1.0), Box(-1, 1), L1Ball(1.0), HalfSpace([1.0, 1.0], 1.0), Simplex()], ids=str
+)
+def test_gradients_through_the_projection(feasible, far):
+    with jax.enable_x64(True):
+        x, g = jnp.array([0.4, 0.6]) * far, jnp.array([-1.0, -2.0])
+
+        def after(lr):
+            optimizer = ours.wada(lr, feasible=feasible)
+            return jnp.sum(optimizer.update(g, optimizer.init(x), x)[0] * jnp.array([1.0, 2.0]))
+
+        h = 1e-6
+        np.testing.assert_allclose(
+            jax.grad(after)(0.1), (after(0.1 + h) - after(0.1 - h)) / (2 * h), rtol=1e-5, atol=1e-7
+        )
+
+
 def test_buffers_can_be_donated():
     optimizer = ours.amsgrad(0.1)
 
@@ -434,7 +464,7 @@ def test_complex_numbers_are_pairs():
 
 @pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
 def test_sharding_is_kept(axis_type):
-    mesh = jax.make_mesh((1,), ("x",), axis_types=(axis_type,))
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(axis_type,))
     with jax.set_mesh(mesh):
         sharding = NamedSharding(mesh, P("x"))
         x = jax.device_put(jnp.ones(4), sharding)
@@ -443,6 +473,7 @@ def test_sharding_is_kept(axis_type):
         updates, new = jax.jit(optimizer.update)(x, state, x)
         for leaf in (state[0].m, state[0].v, state[0].peak, new[0].m, new[0].v, new[0].peak, updates):
             assert leaf.sharding.is_equivalent_to(sharding, 1)
+            assert not leaf.sharding.is_fully_replicated
             assert jax.typeof(leaf).sharding.spec == jax.typeof(x).sharding.spec
 
 
@@ -475,9 +506,18 @@ def test_a_set_for_each_parameter():
     tree_close(x["b"], train(ours.wada(1.0), START, ROUNDS)[0]["b"])
 
 
+def test_sets_around_a_masked_optimizer():
+    optimizer = ours.project_in(Box(-0.1, 0.1), optax.masked(ours.wada(1.0), {"w": True, "b": False}), Rule())
+    updates, _ = optimizer.update(ROUNDS[0], optimizer.init(START), START)
+    assert float(jnp.max(jnp.abs(START["w"] + updates["w"]))) <= 0.1 + 1e-6
+    tree_close(updates["b"], ROUNDS[0]["b"])  # no step of ours, so no V of ours
+
+
 def test_complex_parameters_in_a_set():
     x, _ = train(ours.wada(1.0, feasible=Ball(0.1)), jnp.zeros(2, jnp.complex64), [jnp.array([1 + 1j, -2j])] * 3)
     assert float(jnp.linalg.norm(x)) <= 0.1 * (1 + 1e-6)
+    with pytest.raises(Refused, match=r"Invalid feasible: Ball\(.*for complex parameters only sets that hold for the"):
+        ours.projected(jnp.ones((2, 2)) * 1j, Ball(1.0, axis=1))
     y = ours.projected(jnp.array([3 + 4j]), Ball(1.0))
     np.testing.assert_allclose(y, [0.6 + 0.8j], rtol=1e-6)
 
@@ -500,13 +540,22 @@ BAD = {
     "eps": (lambda: ours.wada(0.1, eps=-1e-8), "Invalid eps: -1e-08"),
     "decay": (lambda: ours.wada(0.1, decay=-1.0), "Invalid decay: -1.0"),
     "weight decay": (lambda: ours.wada(0.1, weight_decay=-0.1), "Invalid weight_decay: -0.1"),
-    "mask": (lambda: ours.wada(0.1, mask={"w": True}), "Invalid mask: {'w': True} (there is no weight_decay"),
+    "lr flag": (lambda: ours.wada(jnp.array(True)), "Invalid learning rate: Array(True"),
+    "lr whole": (lambda: ours.wada(jnp.array(1)), "an array for lr must be floating-point"),
     "rule": (lambda: ours.wagmf(0.1, "wada"), "Invalid rule: 'wada' (rule must be a wagmf.Rule"),
     "state dtype": (lambda: ours.wada(0.1, state_dtype="int8"), "Invalid state_dtype: 'int8'"),
     "no dtype": (lambda: ours.wada(0.1, state_dtype="half-ish"), "Invalid state_dtype: 'half-ish'"),
     "set": (lambda: ours.wada(0.1, feasible=3), "Invalid feasible: 3 (feasible must be one of wagmf.feasible"),
     "sets": (lambda: ours.projected(jnp.ones(1), {"w": "box"}), "Invalid feasible: 'box'"),
-    "no V": (lambda: step_once(ours.project_in(Box(-1, 1), optax.sgd(0.1))), "Invalid optimizer: 'one with 0 states"),
+    "no V": (lambda: step_once(ours.project_in(Box(-1, 1), optax.sgd(0.1), Rule())), "Invalid optimizer: 'one with 0"),
+    "other rule": (
+        lambda: step_once(ours.project_in(Box(-1, 1), ours.amsgrad(0.1), Rule())),
+        "it must be the rule of the optimizer",
+    ),
+    "no momentum": (
+        lambda: step_once(ours.project_in(Box(-1, 1), ours.ogd(0.1), Rule())),
+        "it must be the rule of the optimizer",
+    ),
     "no params": (lambda: step_once(ours.wada(0.1, feasible=Box(-1, 1)), params=None), "Invalid params: None"),
     "traced p2": (
         lambda: step_once(optax.inject_hyperparams(ours.padam)(0.1)),

@@ -180,6 +180,12 @@ def test_feasible_sets_are_projected_onto_in_the_norm_of_v(feasible):
     np.testing.assert_allclose(x.detach().numpy(), learner.predict(), rtol=1e-12, atol=1e-13)
 
 
+def test_complex_parameters_and_sets_along_an_axis_are_refused():
+    """The parts of a number would be an axis of their own."""
+    with pytest.raises(ValueError, match="for complex parameters only sets that hold for the whole, axis=None"):
+        WADA([torch.zeros(2, 3, dtype=torch.complex64)], feasible=Ball(1.0, axis=1))
+
+
 # ------------------------------------------------------------------ what people count on
 
 

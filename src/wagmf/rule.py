@@ -86,6 +86,11 @@ class Rule:
         return self.p2 != math.inf
 
     @property
+    def keeps(self) -> dict[str, bool]:
+        """Which averages must be kept from step to step."""
+        return {"m": self.has_momentum, "v": self.adapts, "peak": self.monotone}
+
+    @property
     def start(self) -> float:
         """u_0, the window before the first gradient."""
         return 0.0 if self.debias else self.weights.start

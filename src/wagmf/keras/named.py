@@ -5,7 +5,7 @@ All take the :class:`~wagmf.keras.optimizer.Options` of :class:`~wagmf.keras.WAG
 
 from typing import Any, ClassVar, Unpack
 
-from wagmf.keras.optimizer import WAGMF, Options, StepSize, register
+from wagmf.keras.optimizer import WAGMF, Options, StepSize, check_names, register
 from wagmf.methods import method
 from wagmf.rule import fold
 
@@ -36,8 +36,9 @@ class _Named(WAGMF):
     method: ClassVar[str]
 
     def __init__(self, learning_rate: StepSize, own: dict[str, Any], options: Options) -> None:
-        decay = options.get("decay")
-        super().__init__(learning_rate, rule=fold(method(self.method).rule, own), **options)
+        check_names(type(self), options)
+        decay, name = options.get("decay"), options.get("name") or self.method
+        super().__init__(learning_rate, rule=fold(method(self.method).rule, own), **{**options, "name": name})
         self._own = {**own, "decay": decay}
 
     def get_config(self) -> dict[str, Any]:

@@ -1,17 +1,21 @@
 """WAGMF: every method of the table as a Keras 3 optimizer, on whichever back end Keras runs."""
 
 import inspect
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Self, TypeAlias, TypedDict, TypeVar, Unpack, cast
 
 import keras
+import numpy as np
 from keras import ops
 
 from wagmf.arguments import one_of, real, refuse
 from wagmf.rule import Rule, update
+from wagmf.weights import Custom, Equal
 
-__all__ = ["WAGMF", "Options", "register"]
+__all__ = ["WAGMF", "Options", "check_names", "register"]
 
 C = TypeVar("C", bound=type)
 StepSize: TypeAlias = float | keras.optimizers.schedules.LearningRateSchedule | Callable[..., Any]
@@ -85,11 +89,7 @@ class WAGMF(keras.optimizers.Optimizer):
         **options: Unpack[Options],
     ) -> None:
         given = cast(dict[str, Any], dict(options))
-        for key in given:
-            own = [
-                name for name in inspect.signature(type(self).__init__).parameters if name not in ("self", "options")
-            ]
-            one_of("argument", key, [*own, *Options.__annotations__])
+        check_names(type(self), given)
         eps, decay = given.pop("eps", 1e-7), given.pop("decay", None)
         if given.get("weight_decay") is not None:
             given["weight_decay"] = real("weight_decay", given["weight_decay"], least=0)
@@ -109,8 +109,7 @@ class WAGMF(keras.optimizers.Optimizer):
                 right = f"only floating-point variables can be trained by Keras on {keras.backend.backend()}"
                 refuse("variable", f"{variable.name} of dtype {variable.dtype}", right)
         super().build(variables)
-        kept = {"m": self.rule.has_momentum, "v": self.rule.adapts, "peak": self.rule.monotone}
-        self._kept = {name: self._zeros(name, variables) for name, keep in kept.items() if keep}
+        self._kept = {name: self._zeros(name, variables) for name, keep in self.rule.keeps.items() if keep}
         self._window = None
         if self.rule.carries_window:
             # As precise as the most precise variable needs.
@@ -144,7 +143,8 @@ class WAGMF(keras.optimizers.Optimizer):
         kept = {name: row[place] for name, row in self._kept.items()}
         t, u = self._clock(exact)
         g = ops.cast(_dense(gradient, variable.shape), exact)
-        m, v, peak = (ops.convert_to_tensor(kept[name]) if name in kept else None for name in ("m", "v", "peak"))
+        # Their values: Keras would take adding to a variable for adding a bias.
+        m, v, peak = (kept[name].value if name in kept else None for name in self.rule.keeps)
         lr = ops.cast(learning_rate, exact)
         new = update(self.rule, t, u, g, m, v, peak, lr=lr, eps=self.eps, xp=_XP)
         for name, old in kept.items():
@@ -172,6 +172,24 @@ class WAGMF(keras.optimizers.Optimizer):
             t, u = self._clock(self._window.dtype)
             self._window.assign(1 + self.rule.weights.discount(t) * u)
 
+    def save_own_variables(self, store: Any) -> None:
+        """Save the variables, and the rule beside them."""
+        super().save_own_variables(store)
+        store["rule"] = np.frombuffer(json.dumps(_written(self.rule)).encode(), np.uint8)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Load what was saved of an optimizer with the same rule."""
+        keys = set(store.keys())
+        if "rule" not in keys:
+            refuse("checkpoint", f"one with {sorted(keys)}", "that of a wagmf optimizer; this has no rule")
+        theirs, ours = json.loads(bytes(np.array(store["rule"]))), _written(self.rule)
+        told = [
+            f"{name} {theirs.get(name)} there, {ours[name]} here" for name in ours if theirs.get(name) != ours[name]
+        ]
+        if told:
+            refuse("checkpoint", ", ".join(told), "it must be of an optimizer with this rule")
+        super().load_own_variables({key: store[key] for key in keys - {"rule"}})
+
     def get_config(self) -> dict[str, Any]:
         """Everything that makes an optimizer like this one, in plain values."""
         return {**super().get_config(), "rule": self.rule.to_dict(), "eps": self.eps}
@@ -180,6 +198,25 @@ class WAGMF(keras.optimizers.Optimizer):
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
         """The optimizer that :meth:`get_config` described."""
         return super().from_config(dict(config), custom_objects)
+
+
+def check_names(cls: type, given: Mapping[str, Any]) -> None:
+    """Refuse arguments that the class does not have, with the one that may have been meant.
+
+    >>> check_names(WAGMF, {"epsilon": 1e-7})
+    Traceback (most recent call last):
+    wagmf.arguments.Refused: Invalid argument: 'epsilon' (did you mean 'eps'? choose from learning_rate, rule, eps, ...)
+    """
+    own = [name for name in inspect.signature(cls.__init__).parameters if name not in ("self", "options")]
+    for key in given:
+        one_of("argument", key, [*own, *Options.__annotations__])
+
+
+def _written(rule: Rule) -> dict[str, Any]:
+    """The rule as a checkpoint holds it; of weights that are a function, only that they are."""
+    if isinstance(rule.weights, Custom):
+        return {**replace(rule, weights=Equal()).to_dict(), "weights": {"kind": Custom.kind}}
+    return rule.to_dict()
 
 
 def _step_size(learning_rate: Any) -> Any:

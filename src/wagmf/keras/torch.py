@@ -11,6 +11,8 @@ from wagmf.torch.paths import Path, choose
 
 __all__ = ["step_torch"]
 
+_PATTERNS = 16  # for how many sets of variables, as gradients are missing, the kernel's tables are kept
+
 
 def step_torch(optimizer: Any, grads: list[Any], variables: list[Any], learning_rate: Any) -> bool:
     """Step the variables of a Keras optimizer, and say whether it was done: torch.compile traces the other way.
@@ -23,7 +25,7 @@ def step_torch(optimizer: Any, grads: list[Any], variables: list[Any], learning_
     if not variables:
         return True
     with torch.no_grad():
-        lr = _value(learning_rate)
+        lr, grads = _value(learning_rate), [g if g.layout == torch.strided else g.to_dense() for g in grads]
         u = None
         for places, rows in _alike(optimizer, grads, variables).items():
             t, before = _clock(optimizer, rows[0][0])
@@ -39,23 +41,15 @@ def _alike(optimizer: Any, grads: list[Any], variables: list[Any]) -> dict[tuple
     together: defaultdict[Any, list[int]] = defaultdict(list)
     params = [variable.value for variable in variables]
     for number, (x, g) in enumerate(zip(params, grads, strict=True)):
-        together[x.device, x.dtype, g.dtype, g.layout].append(number)
+        together[x.device, x.dtype, g.dtype].append(number)
     places = [optimizer._get_variable_index(variable) for variable in variables]
     found = {}
     for numbers in together.values():
         mine = tuple(places[number] for number in numbers)
-        kept = [[row[place].value for place in mine] for row in (optimizer._kept.get(n) for n in _KEPT) if row]
-        names = [name in optimizer._kept for name in _KEPT]
-        rows = iter(kept)
-        found[mine] = [
-            [params[number] for number in numbers],
-            [grads[number] for number in numbers],
-            *(next(rows) if name else [] for name in names),
-        ]
+        rows = [optimizer._kept.get(name) for name in optimizer.rule.keeps]
+        kept = [[row[place].value for place in mine] if row else [] for row in rows]
+        found[mine] = [[each[number] for number in numbers] for each in (params, grads)] + kept
     return found
-
-
-_KEPT = ("m", "v", "peak")
 
 
 def _clock(optimizer: Any, x: Tensor) -> tuple[Any, Any]:
@@ -79,11 +73,13 @@ def _value(x: Any) -> Any:
 
 
 def _take(paths: dict[Any, Path], places: tuple[int, ...], batch: Batch) -> Any:
-    """Step by the path of the last time, or by another where the tensors no longer fit it."""
-    if places in paths:
+    """Step by the kernel of the last time, or by what is best now where there was none or the tensors do not fit it."""
+    if places in paths and paths[places].name == "fused":
         try:
             return paths[places].step(batch)
         except Unfit:
             pass
+    if len(paths) > _PATTERNS:
+        paths.clear()
     paths[places] = choose(batch)
     return paths[places].step(batch)

@@ -9,7 +9,6 @@ at one step and there at the next. A complex number is taken as a pair of real o
 
 import functools
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias, TypedDict
 
 import jax
@@ -71,7 +70,8 @@ def scale_by_wagmf(
     Args:
         rule: the method; ``wagmf.method(name).rule`` gives a named one, the default is WADA.
         eps: added to V.
-        state_dtype: of m, v and the maximum; by default that of the parameter, but at least float32.
+        state_dtype: of m; v and the maximum have it only if it is no less precise than float32, since in bfloat16 an
+            average of many would stall. By default all have that of the parameter, but at least float32.
 
     >>> import wagmf
     >>> steps = scale_by_wagmf(wagmf.method("signsgd").rule, eps=0.0)
@@ -82,7 +82,9 @@ def scale_by_wagmf(
 
     def init(params: Any) -> WAGMFState:
         window = jnp.asarray(rule.start, dtype=float) if rule.carries_window else None
-        kept = (_zeros(params, state_dtype) if keep else None for keep in _keeps(rule))
+        # Only m may be less precise: an average over many steps would stall in bfloat16.
+        dtypes = {"m": state_dtype, "v": _at_least_float32(state_dtype), "peak": _at_least_float32(state_dtype)}
+        kept = (_zeros(params, dtypes[name]) if keep else None for name, keep in rule.keeps.items())
         return WAGMFState(jnp.zeros((), jnp.int32), window, *kept)
 
     def step(updates: Any, state: Any, params: Any = None) -> tuple[Any, WAGMFState]:
@@ -120,7 +122,7 @@ def wagmf(
             put ``optax.add_decayed_weights`` before the optimizer.
         mask: which parameters decay, as ``optax.add_decayed_weights`` takes it.
         feasible: the set every parameter is projected onto in the norm of its V, see :func:`project_in`.
-        state_dtype: of m, v and the maximum; by default that of the parameter, but at least float32.
+        state_dtype: see :func:`scale_by_wagmf`.
 
     >>> optimizer = wagmf(0.5, Rule(beta1=0.0), eps=0.0)
     >>> x = jnp.ones(2)
@@ -137,9 +139,7 @@ def wagmf(
     return optimizer if feasible is None else project_in(feasible, optimizer, rule, eps)
 
 
-def project_in(
-    feasible: Any, optimizer: optax.GradientTransformation, rule: Rule | None = None, eps: Number = 1e-7
-) -> Optimizer:
+def project_in(feasible: Any, optimizer: optax.GradientTransformation, rule: Rule, eps: Number = 1e-7) -> Optimizer:
     """Let every step of ``optimizer`` end in a feasible set: the nearest point in the norm of diag(V).
 
         x ← P_F^V( x + update )
@@ -154,7 +154,7 @@ def project_in(
     The updates lead to the set up to rounding; :func:`projected` takes that back.
 
     >>> from wagmf import Box
-    >>> optimizer = project_in(Box(-1, 1), optax.chain(scale_by_wagmf(), optax.scale(-50.0)))
+    >>> optimizer = project_in(Box(-1, 1), optax.chain(scale_by_wagmf(Rule()), optax.scale(-50.0)), Rule())
     >>> x = jnp.zeros(2)
     >>> optimizer.update(jnp.array([1.0, 0.0]), optimizer.init(x), x)[0]
     Array([-1.,  0.], dtype=float32)
@@ -182,6 +182,7 @@ def projected(params: Any, feasible: Any) -> Any:
     {'w': Array([1. , 0.5], dtype=float32)}
     """
     _check_sets(feasible)
+    params = jax.tree.map(jnp.asarray, params)
     leaves, tree = jax.tree.flatten(params, is_leaf=_is_none)
     sets = _spread(feasible, params, tree)
     return tree.unflatten([x if x is None else _project(*each) for x, *each in zip(leaves, leaves, sets, strict=True)])
@@ -200,24 +201,37 @@ def _(primals: Any, tangents: Any) -> Any:
     return y, jnp.where(x > 0, dx / jnp.where(x > 0, 2 * y, 1), 0)
 
 
-_XP = SimpleNamespace(sqrt=_sqrt, maximum=jnp.maximum, where=jnp.where)
+class _Namespace:
+    """jax.numpy with that square root."""
+
+    __name__ = "jax.numpy"
+    sqrt = staticmethod(_sqrt)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(jnp, name)
+
+
+_XP = _Namespace()
 
 
 def _step(rule: Rule, eps: Any, count: Any, window: Any, g: Any, *state: Any) -> tuple[Any, ...]:
     """The step for one parameter, and its new m, v and peak, each in its own precision."""
     if g is None:
         return (None, *state)
+    g = jnp.asarray(g)
     if jnp.iscomplexobj(g):
         parts = ([None if x is None else part(x) for x in (g, *state)] for part in (jnp.real, jnp.imag))
         pairs = zip(*(_step(rule, eps, count, window, *each) for each in parts), strict=True)
         return tuple(None if a is None else jax.lax.complex(a, b) for a, b in pairs)
     # At least float32, since |g|^p1 of a half-precision gradient overflows.
-    exact = functools.reduce(jnp.promote_types, [x.dtype for x in (g, *state) if x is not None], jnp.dtype("float32"))
+    dtypes = [x.dtype for x in (g, *state) if x is not None and jnp.issubdtype(x.dtype, jnp.floating)]
+    exact = functools.reduce(jnp.promote_types, dtypes, jnp.dtype("float32"))
     t, u = _clock(rule, count, window, exact)
     m, v, peak = (None if x is None else x.astype(exact) for x in state)
     new = update(rule, t, u, g.astype(exact), m, v, peak, lr=1.0, eps=eps, xp=_XP)
     kept = zip(state, (new.m, new.v, new.peak), strict=True)
-    return (new.step.astype(g.dtype), *(None if old is None else now.astype(old.dtype) for old, now in kept))
+    step = new.step.astype(g.dtype) if jnp.issubdtype(g.dtype, jnp.floating) else new.step
+    return (step, *(None if old is None else now.astype(old.dtype) for old, now in kept))
 
 
 def _clock(rule: Rule, count: Any, window: Any, dtype: Any) -> tuple[Any, Any]:
@@ -237,13 +251,16 @@ def _norms(rule: Rule, eps: Any, state: Any, tree: Any) -> list[Any]:
     """V of every parameter, from the state after its step."""
     found = [x for x in jax.tree.leaves(state, is_leaf=_is_ours) if _is_ours(x)]
     if len(found) != 1:
-        refuse("optimizer", f"one with {len(found)} states of scale_by_wagmf", "project_in needs one that has V")
+        right = "project_in takes V from one; of several optimizers, as in multi_transform, project each by itself"
+        refuse("optimizer", f"one with {len(found)} states of scale_by_wagmf", right)
     ours = found[0]
+    if [row is not None for row in ours[1:]] != [rule.carries_window, *rule.keeps.values()]:
+        refuse("rule", rule, "it must be the rule of the optimizer, whose state is of another kind")
     if not rule.adapts:
         return [1.0] * tree.num_leaves
 
     def V(v: Any, peak: Any) -> Any:
-        if v is None:
+        if v is None or isinstance(v, optax.MaskedNode):
             return None
         if jnp.iscomplexobj(v):
             v, peak = (None if x is None else _as_pairs(x) for x in (v, peak))
@@ -258,8 +275,9 @@ def _norms(rule: Rule, eps: Any, state: Any, tree: Any) -> list[Any]:
 
 
 def _projected_update(update: Any, x: Any, feasible: Any, V: Any) -> Any:
-    if update is None or feasible is None:
+    if update is None or feasible is None or V is None:
         return update
+    x, update = jnp.asarray(x), jnp.asarray(update)
     exact = jnp.promote_types(x.dtype, jnp.float32)
     x = x.astype(exact)
     return (_project(x + update.astype(exact), feasible, V) - x).astype(update.dtype)
@@ -269,10 +287,12 @@ def _project(y: Any, feasible: Feasible | None, V: Any = 1.0) -> Any:
     if feasible is None:
         return y
     if jnp.iscomplexobj(y):
-        pairs = feasible.project(_as_pairs(y), V, jnp)
+        if getattr(feasible, "axis", None) is not None:
+            refuse("feasible", feasible, "for complex parameters only sets that hold for the whole, axis=None")
+        pairs = feasible.project(_as_pairs(y), V, _XP)
         return jax.lax.complex(pairs[..., 0], pairs[..., 1])
     exact = jnp.promote_types(y.dtype, jnp.float32)
-    return feasible.project(y.astype(exact), V, jnp).astype(y.dtype)
+    return feasible.project(y.astype(exact), V, _XP).astype(y.dtype)
 
 
 def _as_pairs(x: Any) -> Any:
@@ -291,13 +311,14 @@ def _check_sets(feasible: Any) -> None:
             refuse("feasible", one, "feasible must be one of wagmf.feasible, such as Box(-1, 1), or a tree of them")
 
 
-def _keeps(rule: Rule) -> tuple[bool, bool, bool]:
-    return rule.has_momentum, rule.adapts, rule.monotone
+def _at_least_float32(dtype: Any) -> Any:
+    return None if dtype is None else jnp.promote_types(dtype, jnp.float32)
 
 
 def _zeros(params: Any, state_dtype: Any) -> Any:
     def zeros(x: Any) -> Any:
-        dtype = state_dtype or jnp.promote_types(x.dtype, jnp.float32)
+        own = jnp.result_type(x)
+        dtype = state_dtype or jnp.promote_types(own if jnp.issubdtype(own, jnp.inexact) else jnp.float32, jnp.float32)
         if jnp.iscomplexobj(x) and not jnp.issubdtype(dtype, jnp.complexfloating):
             dtype = jnp.promote_types(dtype, jnp.complex64)
         return jnp.zeros_like(x, dtype=dtype)
@@ -315,11 +336,8 @@ def _is_ours(x: Any) -> bool:
 
 def _decoupled(weight_decay: Any, mask: Any) -> optax.GradientTransformation:
     weight_decay = _or_schedule("weight_decay", weight_decay)
-    if not isinstance(weight_decay, float) or weight_decay > 0:
-        return optax.add_decayed_weights(weight_decay, mask)
-    if mask is not None:
-        refuse("mask", mask, "there is no weight_decay that it could mask")
-    return optax.identity()
+    unused = isinstance(weight_decay, float) and weight_decay == 0
+    return optax.identity() if unused else optax.add_decayed_weights(weight_decay, mask)
 
 
 def _rule(rule: Rule | None, decay: float | None) -> Rule:
@@ -345,6 +363,8 @@ def _number(name: str, value: Any, *, what: str | None = None, least: float | No
     """A float, or an array with one number in it, which is not looked at where it is not known yet."""
     if isinstance(value, Tracer):
         return value
+    if isinstance(value, jax.Array) and not jnp.issubdtype(value.dtype, jnp.floating):
+        refuse(what or name, value, f"an array for {name} must be floating-point")
     number = real(name, value, least=least, what=what)
     return value if isinstance(value, jax.Array) else number
 

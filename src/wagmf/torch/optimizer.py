@@ -141,7 +141,7 @@ class WAGMF(Optimizer):
             param_group = {key: group[key] for key in group if key in param_group or key in _CHECKED}
             if isinstance(param_group["params"], Iterable) and not isinstance(param_group["params"], Tensor | set):
                 param_group["params"] = list(param_group["params"])
-                _check_params(param_group["params"], param_group["lr"])
+                _check_params(param_group["params"], param_group["lr"], param_group["feasible"])
         super().add_param_group(param_group)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -270,7 +270,7 @@ class WAGMF(Optimizer):
         dtype = group["state_dtype"] or torch.promote_types(param.dtype, torch.float32)
         if param.is_complex() and not dtype.is_complex:
             dtype = torch.promote_types(dtype, torch.complex64)
-        for name, keep in {"m": rule.has_momentum, "v": rule.adapts, "peak": rule.monotone}.items():
+        for name, keep in rule.keeps.items():
             if not keep:
                 state.pop(name, None)
             elif name not in state:
@@ -391,7 +391,7 @@ def _check(group: dict[str, Any]) -> None:
         refuse("state_dtype", dtype, "state_dtype must be torch.bfloat16, torch.float32, torch.float64 or None")
 
 
-def _check_params(params: list[Any], lr: Any) -> None:
+def _check_params(params: list[Any], lr: Any, feasible: Any) -> None:
     """Refuse parameters that occur twice, or do not have a leading axis of replicas where lr has one."""
     seen: set[int] = set()
     for param in (x[1] if isinstance(x, tuple) else x for x in params):
@@ -400,6 +400,8 @@ def _check_params(params: list[Any], lr: Any) -> None:
                 refuse("params", f"a parameter of shape {tuple(param.shape)} twice", "each may occur once")
             seen.add(id(param))
             check_lr(lr, param)
+            if param.is_complex() and getattr(feasible, "axis", None) is not None:
+                refuse("feasible", feasible, "for complex parameters only sets that hold for the whole, axis=None")
 
 
 def _clock(value: float, param: Tensor, group: dict[str, Any]) -> Tensor:
