@@ -1,27 +1,25 @@
 """Every check is able to fail: each planted error is caught by the tests that should catch it.
 
 A mutant is a copy of the package with one piece of text replaced. The real tests run on it in a process of their own
-and must fail, and not for a crash at import; on an unchanged copy they pass.
+and must fail, and not for a crash at import; on an unchanged copy they pass. A selection holds little more than the
+test that is to fail.
 """
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
+import forks
 import pytest
 
 import wagmf
 
-ROOT = Path(__file__).parent.parent
 SRC = Path(wagmf.__file__).parent
 
 PAPER = "test_rule.py -k algorithm"
 TORCH = "test_rule.py -k equals_torch_optim"
 LOW = "test_rule.py -k zero_gradients"
 SIGNS = "test_rule.py -k far_below"
-ORACLE = "test_online.py -k walks_as_the_oracle"
+ORACLE = "test_online.py -k walks_as_the_oracle[wada-"
 LEARNER = "test_online.py -k norm_of"
 SETTING = "test_online.py -k when_the_paper_says"
 AHEAD = "test_rule.py -k next_momentum"
@@ -33,7 +31,8 @@ MAXIMUM = "test_theory.py -k running_maximum"
 BOUND_2 = "test_theory.py -k theorem_2_holds or recorded"
 BOUND_3 = "test_theory.py -k theorem_3_holds or recorded or formulas"
 WEIGHTS = "test_weights.py -k raw_weights"
-FOREACH = "test_torch.py -k every_path_is_plain"
+FOREACH = "test_torch.py -k every_option[wada-"
+PEAK = "test_torch.py -k every_option[amsgrad-"
 HALF = "test_torch.py -k mixed_dtypes or overflow"
 TORCH_SETS = "test_torch.py -k feasible_sets"
 MISSING = "test_torch.py -k missing_gradient"
@@ -42,14 +41,14 @@ ROUNDING = "test_torch.py -k on_average"
 REPLICAS = "test_torch.py -k each_replica"
 SCALED = "test_torch.py -k grad_scaler"
 STALE = "test_torch.py -k nothing_remembered or every_way or in_the_place"
-COMPILED = "test_torch.py -k compiled_steps_do_not and aot"
+COMPILED = "test_torch.py -k compiled_steps_do_not and wada-aot"
 SCALED_TOO = "test_torch.py -k compiled_steps_take and scaled"
 OPTIM = "test_torch.py -k equals_torch_optim"
 HOOKS = "test_torch.py -k closures_and_hooks or hooks_of_a_subclass or profiler"
 GONE = "test_torch.py -k takes_the_place or foreach_looks or rounds_to_zero"
 OLD = "test_torch.py -k old_state or hooks_see"
 LAYOUTS = "test_torch.py -k laid_out_otherwise"
-DEVICE = "test_torch_triton.py -k check_the_optimizer_on_a_device"
+DEVICE = "test_torch_triton.py -k check_the_optimizer_on_a_device[wada]"
 
 MUTANTS = {
     "sign of the step": ("rule.py", "return lr * rule.rate_at(t)", "return -lr * rule.rate_at(t)", PAPER),
@@ -72,17 +71,17 @@ MUTANTS = {
         "        u, old = old, u\n        now =",
         PAPER,
     ),
-    "maximum dropped": ("rule.py", "peak = xp.maximum(peak, u * v)", "peak = u * v", PAPER),
+    "maximum dropped": ("rule.py", "peak = xp.maximum(peak, u * v)", "peak = u * v", f"{PAPER} and amsgrad"),
     "maximum of v, not of u·v": ("rule.py", "xp.maximum(peak, u * v)", "xp.maximum(peak, v)", TORCH),
-    "wrong decay": ("rule.py", "1 / t**self.decay", "1 / t ** (self.decay / 2)", PAPER),
-    "t off by one in the rate": ("rule.py", "1 / t**self.decay", "1 / (t + 1) ** self.decay", PAPER),
+    "wrong decay": ("rule.py", "1 / t**self.decay", "1 / t ** (self.decay / 2)", f"{PAPER} and adagrad"),
+    "t off by one in the rate": ("rule.py", "1 / t**self.decay", "1 / (t + 1) ** self.decay", f"{PAPER} and adagrad"),
     "t off by one in the correction": ("rule.py", "self.beta1**t *", "self.beta1 ** (t + 1) *", PAPER),
     "correction dropped": ("rule.py", "return 1 / seen, 0.0", "return 1.0, 0.0", TORCH),
-    "lookahead dropped": ("rule.py", "a * m + b * g if rule.nesterov", "a * m if rule.nesterov", PAPER),
+    "lookahead dropped": ("rule.py", "a * m + b * g if rule.nesterov", "a * m if rule.nesterov", f"{PAPER} and nadam"),
     "latest by difference": ("rule.py", "now if isinstance(rule.weights, Latest) else v", "v", SIGNS),
     "linear discount off by one": ("weights.py", "return (t - 1) / t", "return t / (t + 1)", WEIGHTS),
     "polynomial discount upside down": ("weights.py", "(past / t) ** self.eta", "(t / past) ** self.eta", WEIGHTS),
-    "steady window forgotten": ("weights.py", "if self.steady else 0.0", "if False else 0.0", PAPER),
+    "steady window forgotten": ("weights.py", "if self.steady else 0.0", "if False else 0.0", f"{PAPER} and amsgrad"),
     "wada without its fourth root": ("methods.py", "Rule(Linear(), p1=2, p2=4)", "Rule(Linear(), p1=2, p2=2)", PAPER),
     "unweighted projection": ("online.py", "(self._x - new.step, new.V)", "(self._x - new.step)", LEARNER),
     "projection forgotten": ("online.py", "self.feasible.project(self._x - new.step, new.V)", "self._x - new.step",
@@ -114,7 +113,7 @@ MUTANTS = {
     "torch: foreach momentum swapped": ("torch/foreach.py", "_torch._foreach_mul(g, 1 - beta1)",
                                         "_torch._foreach_mul(g, beta1)", FOREACH),
     "torch: foreach maximum dropped": ("torch/foreach.py", "_torch._foreach_maximum_(batch.peak, ",
-                                       "_torch._foreach_copy_(batch.peak, ", FOREACH),
+                                       "_torch._foreach_copy_(batch.peak, ", PEAK),
     "torch: foreach eps forgotten": ("torch/foreach.py", "_torch._foreach_add_(V, batch.eps)", "pass", FOREACH),
     "torch: foreach decay coupled": ("torch/foreach.py", "1 - alpha * batch.weight_decay", "1 - batch.weight_decay",
                                      FOREACH),
@@ -176,21 +175,16 @@ MUTANTS = {
 }  # fmt: skip
 
 
-def outcome(folder: Path, tests: str) -> subprocess.CompletedProcess[str]:
+def outcome(folder: Path, tests: str, **settings) -> forks.Ended:
     """Run the tests, up to the first failure, on the package in ``folder``."""
-    file, *selection = tests.split(" -k ")
-    # Without doctests and plugins, which would take longer than the tests.
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"tests/{file}"]
-    command += ["-o", "addopts=--import-mode=importlib"]
-    command += ["-k", selection[0]] if selection else []
-    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-    if "check_" in tests:  # of a kernel, in Triton's interpreter
-        command += ["-o", "python_functions=check_*"]
-        environment["TRITON_INTERPRET"] = "1"
-    for inherited in [name for name in environment if name.startswith(("COV_", "PYTEST_", "COVERAGE_"))]:
-        del environment[inherited]
-    environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "NUMBA_CACHE_DIR": str(folder.parent / "compiled")}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    file, chosen = tests.split(" -k ")
+    # Without doctests, which would take longer than the tests.
+    options = ["-x", "-q", "-p", "no:cacheprovider", f"tests/{file}", "-k", chosen]
+    options += ["-o", "addopts=--import-mode=importlib"]
+    if "check_" in tests:  # of a kernel, in Triton's interpreter, which Triton must be told before it is imported
+        options += ["-o", "python_functions=check_*"]
+        settings |= {"fresh": True, "TRITON_INTERPRET": "1"}
+    return forks.run(forks.tests_on, folder, options, NUMBA_CACHE_DIR=str(folder.parent / "compiled"), **settings)
 
 
 @pytest.fixture
@@ -214,23 +208,29 @@ def test_a_planted_error_is_caught(name, folder):
     assert source.count(old) >= 1, "the text to change is no longer there: bring the mutant up to date"
     target.write_text(source.replace(old, new, 1))
     result = outcome(folder, tests)
-    assert result.returncode == 1, f"not caught by {tests}:\n{result.stdout[-2000:]}{result.stderr[-2000:]}"
-    assert "1 failed" in result.stdout, result.stdout[-2000:]
+    assert result.code == 1, f"not caught by {tests}, which ended with {result.code}:\n{result.said[-4000:]}"
+    assert "1 failed" in result.said, result.said[-4000:]
 
 
-@pytest.mark.parametrize("tests", [SIGNS, WEIGHTS, POWERS, LEARNER, SETTING, AHEAD])
-def test_without_an_error_they_pass(tests, folder):
-    """It is the error that fails them, not the copying; the others are run on the package itself, at full length."""
+@pytest.mark.parametrize("file", sorted({tests.split(" -k ")[0] for *_, tests in MUTANTS.values()}))
+def test_without_an_error_they_pass(file, folder):
+    """It is the error that fails them, not the copying, nor how they are run."""
     copy_of_the_package(folder)
-    result = outcome(folder, tests)
-    assert result.returncode == 0, result.stdout[-3000:]
-    assert " passed" in result.stdout
+    chosen = dict.fromkeys(tests.split(" -k ")[1] for *_, tests in MUTANTS.values() if tests.startswith(f"{file} "))
+    result = outcome(folder, f"{file} -k {' or '.join(f'({names})' for names in chosen)}")
+    assert result.code == 0, result.said[-4000:]
+    assert " passed" in result.said
 
 
-def test_the_copy_is_what_is_tested(folder):
+def test_only_the_copy_is_tested(folder):
+    """Without one, the tests pass on the package itself; such a trial does not count."""
+    result = outcome(folder, AHEAD)
+    assert " passed" in result.said
+    assert result.code == pytest.ExitCode.INTERNAL_ERROR
+    assert f"tested {wagmf.__file__}, not the copy" in result.said
+
+
+def test_tests_that_hang_are_stopped(folder):
     copy_of_the_package(folder)
-    where = subprocess.run(
-        [sys.executable, "-c", "import wagmf; print(wagmf.__file__)"],
-        env={**os.environ, "PYTHONPATH": str(folder)}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert where.stdout.startswith(str(folder))
+    with pytest.raises(pytest.fail.Exception, match="took longer than"):
+        outcome(folder, AHEAD, limit=0.01)

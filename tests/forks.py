@@ -1,0 +1,86 @@
+"""Processes of their own that cost next to nothing.
+
+On Linux they are forked from a server that has imported all that takes seconds to import, but not the package: each
+imports that for itself. Elsewhere the system's own libraries may not survive a fork, and every process is a fresh one.
+"""
+
+import gc
+import multiprocessing
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+import numba
+import pytest
+from hypothesis import Phase, settings
+
+TESTS = Path(__file__).parent
+multiprocessing.set_forkserver_preload(["heavy"])
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The exit code of a process, and all that it printed."""
+
+    code: int
+    said: str
+
+
+def unmeasured() -> dict[str, str]:
+    """The environment for a process that is no part of this run of pytest, nor of its coverage."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("COV", "PYTEST_"))}
+
+
+def run(target: Callable, *arguments, fresh: bool = False, limit: float = 300, **environment: str) -> Ended:
+    """Call ``target`` in a process of its own, a ``fresh`` one if need be, with these variables of the environment."""
+    fresh = fresh or sys.platform != "linux"
+    # A fork has one thread only, whatever the others held; and it takes no more than to import NumPy to start some.
+    server = {**unmeasured(), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)}
+    with tempfile.NamedTemporaryFile("r") as said:
+        context = multiprocessing.get_context("spawn" if fresh else "forkserver")
+        process = context.Process(target=_run, args=(said.name, environment, target, arguments))
+        with mock.patch.dict(os.environ, server | environment if fresh else server, clear=True):
+            process.start()
+        process.join(limit)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            pytest.fail(f"{target.__name__}{arguments} took longer than {limit} s:\n{said.read()[-4000:]}")
+        return Ended(process.exitcode, said.read())
+
+
+def _run(said: str, environment: dict[str, str], target: Callable, arguments: tuple) -> None:
+    with open(said, "w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.environ |= environment
+    numba.config.reload_config()
+    gc.freeze()  # what was imported is no garbage, and need not be searched for some
+    target(*arguments)
+
+
+def program(text: str) -> None:
+    """For ``run``: what ``python -c`` does, from the root of the project."""
+    os.chdir(TESTS.parent)
+    exec(text, {"__name__": "__main__"})
+
+
+def tests_on(folder: Path, options: list[str]) -> None:
+    """For ``run``: pytest on the copy of the package in ``folder``, and on no other."""
+    os.chdir(TESTS.parent)
+    os.environ |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(folder)}
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, str(folder))
+    # A failure is all that is asked for: neither a smaller one, nor to be remembered against the package itself.
+    settings.register_profile("trial", phases=[Phase.explicit, Phase.generate], database=None)
+    settings.load_profile("trial")
+    code = pytest.main(options)
+    tested = getattr(sys.modules.get("wagmf"), "__file__", "nothing")
+    if not Path(tested).is_relative_to(folder):
+        print(f"tested {tested}, not the copy in {folder}")
+        code = pytest.ExitCode.INTERNAL_ERROR
+    sys.exit(code)
