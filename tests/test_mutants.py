@@ -48,6 +48,19 @@ HOOKS = "test_torch.py -k closures_and_hooks or hooks_of_a_subclass or profiler"
 GONE = "test_torch.py -k takes_the_place or foreach_looks or rounds_to_zero"
 OLD = "test_torch.py -k old_state or hooks_see"
 LAYOUTS = "test_torch.py -k laid_out_otherwise"
+OPTAX = "test_optax.py -k every_rule_walks and (wada or nosadam)"
+OPTAX_LOW = "test_optax.py -k large_half_precision or updates_have"
+OPTAX_META = "test_optax.py -k gradients_through"
+OPTAX_SETS = "test_optax.py -k projected_as_the_oracle and Ball"
+OPTAX_DECAY = "test_optax.py -k decay_of_weights"
+OPTAX_LATE = "test_optax.py -k injected_hyperparameters_count"
+OPTAX_MISSING = "test_optax.py -k missing_leaves"
+KERAS = "test_keras.py@jax -k check_every_rule_walks and (wada or nosadam)"
+KERAS_SAVED = "test_keras.py@jax -k check_serialisation_of_own or check_a_checkpoint_of_another"
+KERAS_LOW = "test_keras.py@jax -k check_zero_and_large and float16 and wada"
+KERAS_TORCH = (
+    "test_keras.py@torch -k check_every_rule_walks and nosadam or check_tensors_that_move or check_the_kernels"
+)
 DEVICE = "test_torch_triton.py -k check_the_optimizer_on_a_device[wada]"
 
 MUTANTS = {
@@ -172,17 +185,48 @@ MUTANTS = {
                                   "torch.full_like(bits, (1 << 16) - 1)", ROUNDING),
     "torch: one step size for all replicas": ("torch/batch.py", "lr.reshape(-1, *[1] * (param.ndim - 1)) if",
                                               "lr.mean() if", REPLICAS),
+    "optax: time stands still": ("optax/transform.py", "jnp.asarray(optax.safe_increment(state.count))",
+                                 "jnp.maximum(state.count, 1)", OPTAX),
+    "optax: window not carried on": ("optax/transform.py", "* window).astype(window.dtype)",
+                                     "* 0 + window).astype(window.dtype)", OPTAX),
+    "optax: arithmetic in half precision": ("optax/transform.py", "g.astype(exact), m,",
+                                            "g, m,", OPTAX_LOW),
+    "optax: state in half precision": ("optax/transform.py", "else jnp.float32, jnp.float32)",
+                                       "else jnp.float32, jnp.float16)", OPTAX_LOW),
+    "optax: infinite slopes": ("optax/transform.py", "jnp.where(x > 0, dx / jnp.where(x > 0, 2 * y, 1), 0)",
+                               "dx / (2 * y)", OPTAX_META),
+    "optax: projection unweighted": ("optax/transform.py", "feasible.project(y.astype(exact), V, _XP)",
+                                     "feasible.project(y.astype(exact), 1.0, _XP)", OPTAX_SETS),
+    "optax: weights decay at the first rate": ("optax/transform.py", "if rule.decay:", "if False:", OPTAX_DECAY),
+    "optax: late beta1 forgotten": ("optax/named.py", "rule = unchecked(rule, beta1=value)", "pass", OPTAX_LATE),
+    "optax: missing leaves forgotten": ("optax/transform.py", "return (None, *state)",
+                                        "return (None, None, None, None)", OPTAX_MISSING),
+    "keras: time a step ahead": ("keras/optimizer.py", "self.iterations) + 1, dtype)", "self.iterations) + 2, dtype)",
+                                 KERAS),
+    "keras: window not carried on": ("keras/optimizer.py", "self._window.assign(1 + self.rule.weights.discount(t) * u)",
+                                     "pass", KERAS),
+    "keras: configuration without the method's own": ("keras/named.py", "return {**config, **self._own}",
+                                                      "return config", KERAS_SAVED),
+    "keras: any checkpoint": ("keras/optimizer.py", "        if changed:", "        if False:", KERAS_SAVED),
+    "keras: state in half precision": ("keras/optimizer.py", "if _exact(dtype) == dtype:", "if True:", KERAS_LOW),
+    "keras: window not carried on by the kernel": ("keras/torch.py", "optimizer._window.assign(u)", "pass",
+                                                   KERAS_TORCH),
+    "keras: never again by the kernel": ("keras/torch.py", 'and paths[places].name == "fused"', "", KERAS_TORCH),
 }  # fmt: skip
 
 
 def outcome(folder: Path, tests: str, **settings) -> forks.Ended:
     """Run the tests, up to the first failure, on the package in ``folder``."""
     file, chosen = tests.split(" -k ")
+    file, _, backend = file.partition("@")
+    if backend:  # of Keras
+        settings |= {"KERAS_BACKEND": backend}
     # Without doctests, which would take longer than the tests.
     options = ["-x", "-q", "-p", "no:cacheprovider", f"tests/{file}", "-k", chosen]
     options += ["-o", "addopts=--import-mode=importlib"]
-    if "check_" in tests:  # of a kernel, in Triton's interpreter, which Triton must be told before it is imported
+    if "check_" in tests:
         options += ["-o", "python_functions=check_*"]
+    if "triton" in file:  # in Triton's interpreter, which Triton must be told before it is imported
         settings |= {"fresh": True, "TRITON_INTERPRET": "1"}
     return forks.run(forks.tests_on, folder, options, NUMBA_CACHE_DIR=str(folder.parent / "compiled"), **settings)
 

@@ -183,11 +183,10 @@ class WAGMF(keras.optimizers.Optimizer):
         if "rule" not in keys:
             refuse("checkpoint", f"one with {sorted(keys)}", "that of a wagmf optimizer; this has no rule")
         theirs, ours = json.loads(bytes(np.array(store["rule"]))), _written(self.rule)
-        told = [
-            f"{name} {theirs.get(name)} there, {ours[name]} here" for name in ours if theirs.get(name) != ours[name]
-        ]
-        if told:
-            refuse("checkpoint", ", ".join(told), "it must be of an optimizer with this rule")
+        changed = [name for name in ours if theirs.get(name) != ours[name]]
+        if changed:
+            told = ", ".join(f"{name} {theirs.get(name)} there, {ours[name]} here" for name in changed)
+            refuse("checkpoint", told, "it must be of an optimizer with this rule")
         super().load_own_variables({key: store[key] for key in keys - {"rule"}})
 
     def get_config(self) -> dict[str, Any]:
