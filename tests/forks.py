@@ -4,7 +4,9 @@ On Linux they are forked from a server that has imported all that takes seconds 
 imports that for itself. Elsewhere the system's own libraries may not survive a fork, and every process is a fresh one.
 """
 
+import contextlib
 import gc
+import importlib
 import multiprocessing
 import os
 import sys
@@ -19,7 +21,13 @@ import pytest
 from hypothesis import Phase, settings
 
 TESTS = Path(__file__).parent
-multiprocessing.set_forkserver_preload(["heavy"])
+# Not the package, nor what imports it. Torch imports its compiler, torch._dynamo, for the first optimizer that is made.
+HEAVY = ["jax", "mpmath", "numpy", "scipy.optimize", "torch", "torch._dynamo.testing"]
+multiprocessing.set_forkserver_preload(["forks"])
+if "WAGMF_FORKS" in os.environ:  # this is the server
+    for name in HEAVY:
+        importlib.import_module(name)
+    numba.njit(lambda x: x)(1.0)  # for the first function it compiles, Numba imports the rest of itself
 
 
 @dataclass(frozen=True)
@@ -35,15 +43,30 @@ def unmeasured() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(("COV", "PYTEST_"))}
 
 
+@contextlib.contextmanager
+def untraced():
+    """Without the look that coverage takes at every call and line, for what is compiled, of which it would see nothing.
+
+    Compilers that are written in Python, as torch's and Numba's are, take almost twice as long under it.
+    """
+    trace = sys.gettrace()
+    sys.settrace(None)
+    try:
+        yield
+    finally:
+        sys.settrace(trace)
+
+
 def run(target: Callable, *arguments, fresh: bool = False, limit: float = 300, **environment: str) -> Ended:
     """Call ``target`` in a process of its own, a ``fresh`` one if need be, with these variables of the environment."""
     fresh = fresh or sys.platform != "linux"
     # A fork has one thread only, whatever the others held; and it takes no more than to import NumPy to start some.
-    server = {**unmeasured(), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)}
+    single = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    special = environment if fresh else {"PYTHONPATH": str(TESTS), "WAGMF_FORKS": "1"}
     with tempfile.NamedTemporaryFile("r") as said:
         context = multiprocessing.get_context("spawn" if fresh else "forkserver")
         process = context.Process(target=_run, args=(said.name, environment, target, arguments))
-        with mock.patch.dict(os.environ, server | environment if fresh else server, clear=True):
+        with mock.patch.dict(os.environ, unmeasured() | single | special, clear=True):
             process.start()
         process.join(limit)
         if process.exitcode is None:
@@ -57,6 +80,7 @@ def _run(said: str, environment: dict[str, str], target: Callable, arguments: tu
     with open(said, "w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
+    os.environ.pop("WAGMF_FORKS", None)
     os.environ |= environment
     numba.config.reload_config()
     gc.freeze()  # what was imported is no garbage, and need not be searched for some

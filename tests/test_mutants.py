@@ -6,6 +6,7 @@ test that is to fail.
 """
 
 import shutil
+import sys
 from pathlib import Path
 
 import forks
@@ -278,3 +279,9 @@ def test_tests_that_hang_are_stopped(folder):
     copy_of_the_package(folder)
     with pytest.raises(pytest.fail.Exception, match="took longer than"):
         outcome(folder, AHEAD, limit=0.01)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are fresh, not forked")
+def test_what_is_forked_has_one_thread_and_has_not_imported_the_package():
+    program = "import os, sys; print(len(os.listdir(f'/proc/{os.getppid()}/task')), 'wagmf' in sys.modules)"
+    assert forks.run(forks.program, program) == forks.Ended(0, "1 False\n")
