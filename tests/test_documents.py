@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forks
 import pytest
 
 from wagmf.methods import markdown_table
@@ -29,7 +30,9 @@ def split(text: str, begin: str = BEGIN, end: str = END) -> tuple[str, str, str]
 def benchmark_tables() -> str:
     """What benchmarks/step.py says of its recorded runs."""
     command = [sys.executable, "benchmarks/step.py", "--report", *map(str, MEASURED)]
-    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, timeout=120).stdout
+    return subprocess.run(
+        command, check=True, capture_output=True, text=True, cwd=ROOT, timeout=120, env=forks.unmeasured()
+    ).stdout
 
 
 def test_the_benchmark_tables_are_what_was_measured():
@@ -49,8 +52,17 @@ def python_blocks(path: Path) -> list[str]:
     "path", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda path: path.name
 )
 def test_every_python_block_runs(path):
+    """Each by itself: nothing of the package is imported before, and no name is left over from another block."""
     for block in python_blocks(path):
-        subprocess.run([sys.executable, "-c", block], check=True, capture_output=True, cwd=ROOT, timeout=120)
+        result = forks.run(forks.program, block)
+        assert result.code == 0, f"{block}\n{result.said[-4000:]}"
+
+
+def test_a_python_block_that_fails_would_be_seen():
+    result = forks.run(forks.program, "import sys\nassert 'wagmf' not in sys.modules\nprint('here')\nnowhere")
+    assert result.code == 1
+    assert "here" in result.said
+    assert "NameError: name 'nowhere' is not defined" in result.said
 
 
 def test_readme_has_python_to_run_and_the_two_commands():
