@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import forks
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -228,12 +229,12 @@ def test_killed_at_any_moment_it_continues_to_the_same_records(tmp_path):
     arguments = ["online", "--T", "2e5", "--seeds", "20", "--methods", "wada,adam", "--lrs", "0.1,1"]
     pick = random.Random(0)
     for _ in range(4):
-        run = start(*arguments, "-o", tmp_path / "killed")
+        run = start(*arguments, "-o", tmp_path / "killed", env=forks.unmeasured())
         time.sleep(pick.uniform(0.5, 3))
         run.kill()
         run.communicate()
     for folder in ("killed", "whole"):
-        run = start(*arguments, "-o", tmp_path / folder)
+        run = start(*arguments, "-o", tmp_path / folder, env=forks.unmeasured())
         output, _ = run.communicate(timeout=120)
         assert run.returncode == 0, output
     killed, whole = (

@@ -5,9 +5,19 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 DIGITS = ["torch_mnist_style", "jax_digits", "keras_digits"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """As many tests run at once as there are cores: threads would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def load(name):

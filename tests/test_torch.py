@@ -2,14 +2,17 @@
 
 import copy
 import io
+import itertools
 import math
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from forks import unmeasured, untraced
 from tables import NAMED, PROBLEMS, RULES, gradients
 
 import wagmf.torch
@@ -322,6 +325,7 @@ def test_grad_scaler_skips_a_step_with_infinities(fused):
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("name", ["wada", "adam", "ogd"])
+@untraced()
 def test_compiled_steps_do_not_recompile_under_a_schedule(name, backend):
     import torch._dynamo
 
@@ -354,6 +358,7 @@ def test_compiled_steps_do_not_recompile_under_a_schedule(name, backend):
 
 
 @pytest.mark.parametrize("option", [*OPTIONS, "scaled"])
+@untraced()
 def test_compiled_steps_take_every_option(option):
     import torch._dynamo
 
@@ -375,6 +380,7 @@ def test_compiled_steps_take_every_option(option):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from within torch
+@untraced()
 def test_compiled_from_the_first_step_on_it_recompiles_no_more_than_torch():
     import torch._dynamo
     from torch._dynamo.testing import CompileCounter
@@ -906,34 +912,34 @@ def test_resuming_is_bit_exact(name, path, handover):
     np.testing.assert_array_equal(flat(whole), flat(halves))
 
 
-def test_resuming_in_a_new_process_is_bit_exact(tmp_path):
-    """Every method by every path: 50 steps, and 50 more in another process, are 100."""
-    script = """
-import sys, torch
-from wagmf.methods import METHODS
-from wagmf.torch import WAGMF
-paths = ({"foreach": False, "fused": False}, {"foreach": True}, {"fused": True})
-first, last = {"whole": (0, 100), "first": (0, 50), "second": (50, 100)}[sys.argv[1]]
-saved = torch.load(sys.argv[2], weights_only=True) if sys.argv[1] == "second" else {}
-ended = {}
-for name in METHODS:
-    for number, path in enumerate(paths):
-        key = f"{name} {number}"
+def every_method_by_every_path(first, last, saved=None):
+    """What the steps from ``first`` to ``last`` end with, after those that ended with what was ``saved``."""
+    ended = {}
+    for name, path in itertools.product(METHODS, PATHS):
+        key = f"{name} {path}"
         x = torch.randn(20, generator=torch.Generator().manual_seed(0)).requires_grad_()
-        optimizer = WAGMF([x], 0.1, rule=METHODS[name].rule, **path)
-        if saved:
+        optimizer = WAGMF([x], 0.1, rule=METHODS[name].rule, **PATHS[path])
+        if saved is not None:
             x.data.copy_(saved[key]["x"])
             optimizer.load_state_dict(saved[key]["optimizer"])
         for t in range(first, last):
             x.grad = torch.sin(x.detach() * t)
             optimizer.step()
         ended[key] = {"x": x.detach(), "optimizer": optimizer.state_dict()}
-torch.save(ended, sys.argv[3])
+    return ended
+
+
+def test_resuming_in_a_new_process_is_bit_exact(tmp_path):
+    """Every method by every path: 50 steps, and 50 more in another process, are 100."""
+    half, halves = tmp_path / "half", tmp_path / "halves"
+    torch.save(every_method_by_every_path(0, 50), half)
+    script = f"""
+import torch
+from test_torch import every_method_by_every_path
+torch.save(every_method_by_every_path(50, 100, torch.load({str(half)!r}, weights_only=True)), {str(halves)!r})
 """
-    for part, source, target in (("whole", "-", "whole"), ("first", "-", "half"), ("second", "half", "halves")):
-        paths = [str(tmp_path / source), str(tmp_path / target)]
-        subprocess.run([sys.executable, "-c", script, part, *paths], check=True, timeout=240)
-    whole, halves = (torch.load(tmp_path / name, weights_only=True) for name in ("whole", "halves"))
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=240, cwd=Path(__file__).parent, env=unmeasured())
+    whole, halves = every_method_by_every_path(0, 100), torch.load(halves, weights_only=True)
     assert len(whole) == 3 * len(METHODS)
     for key, ended in whole.items():
         assert torch.equal(ended["x"], halves[key]["x"]), key

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from forks import untraced
 from tables import RULES, gradients
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -642,6 +643,7 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("name", MUTANTS)
+@untraced()
 def test_a_planted_error_is_caught(name, tmp_path, monkeypatch):
     """The module with one piece of text replaced, under its own name in a folder of its own, takes the real tests."""
     old, new, check = MUTANTS[name]

@@ -1,12 +1,12 @@
 """DDP, FSDP2 and distributed checkpoints, with two real processes, against one process alone."""
 
 import json
-import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import forks
 import pytest
 import torch
 
@@ -59,7 +59,7 @@ def launch(folder: Path, world: int, *jobs: dict) -> None:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     (folder / "train.py").write_text(SCRIPT)
-    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
+    environment = {**forks.unmeasured(), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
     running = [
         subprocess.Popen(
             [sys.executable, "train.py", json.dumps(jobs)],

@@ -1,7 +1,7 @@
 """The fused kernel takes the plain path's steps; here on the CPU, in Triton's interpreter.
 
 Triton must be told to interpret before it is imported, and then does so for good. So the checks, whose names begin with
-``check``, run in a process of their own, which the one test below starts.
+``check``, run in a process of their own, which the first test below starts.
 """
 
 import functools
@@ -13,6 +13,7 @@ import types
 import weakref
 from pathlib import Path
 
+import forks
 import numpy as np
 import pytest
 import torch
@@ -42,10 +43,12 @@ needs_compiler = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", r
 
 
 @needs_triton
-def test_the_kernel_in_the_interpreter():
+@pytest.mark.parametrize("part", ["not planted", "planted"])
+def test_the_kernel_in_the_interpreter(part):
+    """In two processes, which may run at once; planted errors are in copies, of which no coverage is measured."""
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-o",
-               "python_functions=check_*", __file__]  # fmt: skip
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+               "python_functions=check_*", __file__, "-k", part]  # fmt: skip
+    environment = {**(forks.unmeasured() if part == "planted" else os.environ), "TRITON_INTERPRET": "1"}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]
     assert " passed" in result.stdout
