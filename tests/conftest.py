@@ -1,9 +1,14 @@
 """What all tests share: which back end Keras has, and the table of how far the front ends are from the oracle."""
 
+import importlib.util
 import os
 
 os.environ.setdefault("KERAS_BACKEND", "jax")  # the others have processes of their own
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")  # so that arrays can be sharded
+# Keras imports TensorFlow to fit a model. If Triton is imported after it, as torch does for its first optimizer, their
+# two LLVMs clash and end the process.
+if importlib.util.find_spec("triton"):
+    importlib.import_module("triton")
 
 
 def pytest_terminal_summary(terminalreporter):

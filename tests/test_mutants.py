@@ -94,7 +94,7 @@ MUTANTS = {
     "lookahead dropped": ("rule.py", "a * m + b * g if rule.nesterov", "a * m if rule.nesterov", f"{PAPER} and nadam"),
     "latest by difference": ("rule.py", "now if isinstance(rule.weights, Latest) else v", "v", SIGNS),
     "linear discount off by one": ("weights.py", "return (t - 1) / t", "return t / (t + 1)", WEIGHTS),
-    "polynomial discount upside down": ("weights.py", "(past / t) ** self.eta", "(t / past) ** self.eta", WEIGHTS),
+    "polynomial discount upside down": ("weights.py", "(_past(t) / t) **", "(t / _past(t)) **", WEIGHTS),
     "steady window forgotten": ("weights.py", "if self.steady else 0.0", "if False else 0.0", f"{PAPER} and amsgrad"),
     "wada without its fourth root": ("methods.py", "Rule(Linear(), p1=2, p2=4)", "Rule(Linear(), p1=2, p2=2)", PAPER),
     "unweighted projection": ("online.py", "(self._x - new.step, new.V)", "(self._x - new.step)", LEARNER),
