@@ -22,7 +22,7 @@ import numpy as np
 from wagmf.arguments import flag, one_of, real, refuse
 from wagmf.weights import Exponential, Latest, Linear, Polynomial, Weights
 
-__all__ = ["Rule", "Update", "averages", "fold", "power", "root", "scale", "unchecked", "update"]
+__all__ = ["Rule", "Update", "as_rule", "averages", "fold", "power", "root", "scale", "unchecked", "update"]
 
 
 @dataclass(frozen=True)
@@ -160,6 +160,18 @@ def unchecked(frozen: Any, **fields: Any) -> Any:
     for name, value in fields.items():
         object.__setattr__(new, name, value)
     return new
+
+
+def as_rule(rule: Any, decay: float | None = None) -> Rule:
+    """The rule that an optimizer was given, WADA where it was given none, with another decay where one is named.
+
+    >>> as_rule(None, decay=0.5) == Rule(decay=0.5)
+    True
+    """
+    rule = Rule() if rule is None else rule
+    if not isinstance(rule, Rule):
+        refuse("rule", rule, "rule must be a wagmf.Rule; wagmf.method(name).rule gives a named one")
+    return rule if decay is None else rule.with_decay(decay)
 
 
 def fold(rule: Rule, said: Mapping[str, Any]) -> Rule:

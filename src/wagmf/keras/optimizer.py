@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 
 from wagmf.arguments import one_of, real, refuse
-from wagmf.rule import Rule, update
+from wagmf.rule import Rule, as_rule, update
 from wagmf.weights import Custom, Equal
 
 __all__ = ["WAGMF", "Options", "check_names", "register"]
@@ -93,12 +93,10 @@ class WAGMF(keras.optimizers.Optimizer):
         eps, decay = given.pop("eps", 1e-7), given.pop("decay", None)
         if given.get("weight_decay") is not None:
             given["weight_decay"] = real("weight_decay", given["weight_decay"], least=0)
-        rule = Rule.from_dict(rule) if isinstance(rule, dict) else Rule() if rule is None else rule
-        if not isinstance(rule, Rule):
-            refuse("rule", rule, "rule must be a wagmf.Rule; wagmf.method(name).rule gives a named one")
+        rule = as_rule(Rule.from_dict(rule) if isinstance(rule, dict) else rule, decay)
         super().__init__(learning_rate=_step_size(learning_rate), **given)
         self.eps = real("eps", eps, least=0)
-        self.rule = rule if decay is None else rule.with_decay(decay)
+        self.rule = rule
 
     def build(self, variables: list[Any]) -> None:
         """Make m, v, the running maximum and u, as far as the rule keeps them."""

@@ -54,16 +54,11 @@ def _alike(optimizer: Any, grads: list[Any], variables: list[Any]) -> dict[tuple
 
 def _clock(optimizer: Any, x: Tensor) -> tuple[Any, Any]:
     """t, and u as it was before: numbers, or on a device that need not be waited for, tensors there."""
-    count, rule, window = _value(optimizer.iterations), optimizer.rule, optimizer._window
-    if not rule.adapts:
-        window = 0.0
-    elif window is not None:
-        window = _value(window)
+    rule, count, window = optimizer.rule, _value(optimizer.iterations), _value(optimizer._window)
     if x.device.type == "cpu":
-        t = int(count) + 1
-        return t, rule.window_before(t, None if window is None else float(window)) if rule.adapts else 0.0
-    t = count.to(x.device, torch.float64) + 1
-    window = window.to(x.device, torch.float64) if isinstance(window, Tensor) else window
+        t, window = int(count) + 1, None if window is None else float(window)
+        return t, rule.window_before(t, window) if rule.adapts else 0.0
+    t, window = count.to(x.device, torch.float64) + 1, None if window is None else window.to(x.device, torch.float64)
     return t, rule.window_before(t, window) if rule.adapts else torch.zeros_like(t)
 
 

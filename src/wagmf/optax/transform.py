@@ -18,7 +18,7 @@ from jax.core import Tracer
 
 from wagmf.arguments import real, refuse
 from wagmf.feasible import Feasible
-from wagmf.rule import Rule, scale, update
+from wagmf.rule import Rule, as_rule, scale, update
 
 __all__ = ["Options", "WAGMFState", "known", "project_in", "projected", "scale_by_wagmf", "wagmf"]
 
@@ -78,7 +78,7 @@ def scale_by_wagmf(
     >>> steps.update(jnp.array([3.0, -0.5]), steps.init(jnp.zeros(2)))[0]
     Array([ 1., -1.], dtype=float32)
     """
-    rule, eps, state_dtype = _rule(rule, None), _number("eps", eps, least=0), _dtype(state_dtype)
+    rule, eps, state_dtype = as_rule(rule), _number("eps", eps, least=0), _dtype(state_dtype)
 
     def init(params: Any) -> WAGMFState:
         window = jnp.asarray(rule.start, dtype=float) if rule.carries_window else None
@@ -130,7 +130,7 @@ def wagmf(
     >>> optax.apply_updates(x, updates)
     Array([0.5, 0.5], dtype=float32)
     """
-    rule = _rule(rule, decay)
+    rule = as_rule(rule, known("decay", decay))
     parts = [scale_by_wagmf(rule.with_decay(0.0), eps, state_dtype=state_dtype), _decoupled(weight_decay, mask)]
     if rule.decay:  # of both parts of the step
         parts.append(optax.scale_by_schedule(lambda count: rule.rate_at(count + 1.0)))
@@ -159,7 +159,7 @@ def project_in(feasible: Any, optimizer: optax.GradientTransformation, rule: Rul
     >>> optimizer.update(jnp.array([1.0, 0.0]), optimizer.init(x), x)[0]
     Array([-1.,  0.], dtype=float32)
     """
-    rule, eps, inner = _rule(rule, None), _number("eps", eps, least=0), optax.with_extra_args_support(optimizer)
+    rule, eps, inner = as_rule(rule), _number("eps", eps, least=0), optax.with_extra_args_support(optimizer)
     _check_sets(feasible)
 
     def step(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
@@ -338,13 +338,6 @@ def _decoupled(weight_decay: Any, mask: Any) -> optax.GradientTransformation:
     weight_decay = _or_schedule("weight_decay", weight_decay)
     unused = isinstance(weight_decay, float) and weight_decay == 0
     return optax.identity() if unused else optax.add_decayed_weights(weight_decay, mask)
-
-
-def _rule(rule: Rule | None, decay: float | None) -> Rule:
-    rule = Rule() if rule is None else rule
-    if not isinstance(rule, Rule):
-        refuse("rule", rule, "rule must be a wagmf.Rule; wagmf.method(name).rule gives a named one")
-    return rule if decay is None else rule.with_decay(known("decay", decay))
 
 
 def known(name: str, value: Any) -> Any:

@@ -19,7 +19,7 @@ from torch.optim.optimizer import (
 
 from wagmf.arguments import one_of, real, refuse
 from wagmf.feasible import Box, Everything, Feasible, NonNegative
-from wagmf.rule import Rule, fold
+from wagmf.rule import Rule, as_rule, fold
 from wagmf.torch.batch import Batch, put
 from wagmf.torch.plain import step_plain
 from wagmf.torch.teams import Roster, check_lr
@@ -108,7 +108,7 @@ class WAGMF(Optimizer):
         state_dtype: torch.dtype | None = None,
         stochastic_rounding: bool = False,
     ) -> None:
-        rule = _rule(rule, decay)
+        rule = as_rule(rule, decay)
         defaults = {
             "lr": lr,
             "rule": rule,
@@ -337,13 +337,6 @@ class WAGMF(Optimizer):
                 state[name] = saved[name].detach().to(param.device, copy=True)
 
 
-def _rule(rule: Rule | None, decay: float | None) -> Rule:
-    rule = Rule() if rule is None else rule
-    if not isinstance(rule, Rule):
-        refuse("rule", rule, "rule must be a wagmf.Rule; wagmf.method(name).rule gives a named one")
-    return rule if decay is None else rule.with_decay(decay)
-
-
 def _check(group: dict[str, Any]) -> None:
     """Refuse what is wrong in a group, and fold what it says of its rule into the rule."""
     for name in _FOREIGN:
@@ -354,7 +347,7 @@ def _check(group: dict[str, Any]) -> None:
                 "an option of torch.optim, but not here; wagmf.method(name).rule tells what a method has",
             )
     said = {key: group.pop(key) for key in _RULE_KEYS & group.keys()}
-    rule = _rule(group["rule"], None)
+    rule = as_rule(group["rule"])
     if group.get("momentum", rule.beta1) != rule.beta1:  # somebody, such as a scheduler, has changed it
         said = {"beta1": group["momentum"], **said}
     group["rule"] = fold(rule, said)
