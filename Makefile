@@ -3,12 +3,13 @@ PYTHON ?= python3
 PIP = $(1)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SETUP = pyproject.toml constraints.txt
 
-.PHONY: demo test lint bench table clean
+.PHONY: demo test lint bench table browser clean
 
-demo: .venv-demo/ready  ## Figure 1 of the paper, in seconds
-	.venv-demo/bin/wagmf online --out figure1
+demo: .venv-demo/ready  ## Figure 1 of the paper, and 300 runs that compare its methods; under two minutes
+	.venv-demo/bin/wagmf online --out demo/figure1
+	.venv-demo/bin/wagmf sweep experiments/demo.toml --records demo/runs.db --report demo/report.html
 
-test: .venv/ready  ## every test, the doctests, and the coverage
+test: .venv/ready browser  ## every test, the doctests, and the coverage
 	.venv/bin/pytest -n 2 --dist loadgroup --cov --cov-report=term
 
 lint: .venv/ready  ## what CI asks of the text
@@ -22,11 +23,16 @@ bench: .venv/ready  ## every benchmark
 table: .venv/ready  ## rewrite the method table in README.md and docs/methods.md
 	.venv/bin/python tests/test_documents.py
 
+browser: .venv/ready  ## Chromium, with which the report is tested: the system's, or one that Playwright keeps
+	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } > /dev/null || { test "$$(id -u)" = 0 && command -v apt-get \
+		> /dev/null && apt-get update --quiet && apt-get install --quiet --yes --no-install-recommends chromium; } \
+		|| .venv/bin/playwright install chromium
+
 .venv-demo/ready: $(SETUP)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "wagmf needs Python 3.11 or newer: make PYTHON=python3.11")'
-	@echo "Setting up .venv-demo (once, about a minute) ..."
+	@echo "Setting up .venv-demo (once, a few minutes) ..."
 	$(PYTHON) -m venv .venv-demo
-	$(call PIP,.venv-demo) --editable '.[cli]'
+	$(call PIP,.venv-demo) --editable '.[lab]'
 	touch $@
 
 .venv/ready: $(SETUP)
@@ -37,4 +43,4 @@ table: .venv/ready  ## rewrite the method table in README.md and docs/methods.md
 	touch $@
 
 clean:  ## remove what make made
-	rm -rf .venv .venv-demo figure1 build dist .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-demo demo build dist .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis

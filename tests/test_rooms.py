@@ -42,12 +42,33 @@ ORDER = [
     "wagmf.lab",
     "wagmf.lab.files",
     "wagmf.lab.walks",
+    "wagmf.lab.looks",
     "wagmf.lab.plots",
+    "wagmf.lab.traces",
+    "wagmf.lab.data",
+    "wagmf.lab.spec",
+    "wagmf.lab.noise",
+    "wagmf.lab.batches",
+    "wagmf.lab.models",
+    "wagmf.lab.plain",
+    "wagmf.lab.modules",
+    "wagmf.lab.engine",
+    "wagmf.lab.records",
+    "wagmf.lab.sweep",
+    "wagmf.lab.live",
+    "wagmf.lab.stats",
+    "wagmf.lab.figures",
+    "wagmf.lab.answers",
+    "wagmf.lab.report",
+    "wagmf.lab.compare",
     "wagmf.cli",
     "wagmf.__main__",
 ]
 FRAMEWORKS = {"torch", "jax", "optax", "keras", "tensorflow", "ray"}
 BESIDES = {"optax": {"jax"}}  # what a front end is written with, besides the framework whose name it carries
+TRAINING = {
+    f"wagmf.lab.{name}" for name in ("noise", "batches", "models", "plain", "modules", "engine", "sweep", "live")
+}
 PLOTTING = {"matplotlib", "plotly"}
 
 
@@ -72,7 +93,7 @@ def imports_of(source: str) -> set[str]:
 
 def frameworks_of(room: str) -> set[str]:
     """Those whose name the room carries, and what comes with them."""
-    carried = FRAMEWORKS & set(room.split("."))
+    carried = FRAMEWORKS & ({*room.split("."), "torch"} if room in TRAINING else set(room.split(".")))
     return carried.union(*(BESIDES.get(name, set()) for name in carried))
 
 

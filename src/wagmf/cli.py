@@ -1,7 +1,11 @@
 """The command line: parses, calls, prints."""
 
+import importlib.util
 import os
+import shlex
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,13 +14,14 @@ try:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
     from rich.table import Table
+    from rich.text import Text
 except ModuleNotFoundError as missing:
     raise SystemExit(f"The command line needs {missing.name}: pip install 'wagmf[cli]'") from None
 
 import numpy as np
 
 import wagmf
-from wagmf.arguments import Refused, integer, real, refuse
+from wagmf.arguments import Refused, integer, one_of, real, refuse
 from wagmf.lab.walks import Record, Walks, best_rate
 from wagmf.methods import METHODS, PAPER_METHODS, markdown_table, method
 from wagmf.online import SETTINGS, Task, simulate_all
@@ -38,6 +43,15 @@ Weighted adaptive gradient methods: one rule, seventeen methods, the paper's exp
   wagmf online                        Figure 1: Adam fails, WADA does not
   wagmf online --methods all --T 1e6 --seeds 3 -o quick
                                       … all methods, shorter, into quick/
+  wagmf compare mlp --data digits -o out
+                                      which optimizer trains this model best?
+  wagmf compare mine:Net --data mine.npz --methods adam,wada,torch.optim.SGD
+                                      … and my own, on my data?
+  wagmf sweep experiments/demo.toml   run what is missing of an experiment
+  wagmf report runs.db -o report.html
+                                      the page that shows it
+  wagmf runs runs.db --export runs.csv
+                                      what was run
 """
 
 app = typer.Typer(
@@ -144,6 +158,202 @@ def _online(
     if stopped:
         _err.print(f"Stopped: {len(records)} of {len(tasks)} runs are done and kept; the same command continues.")
         raise typer.Exit(130)
+
+
+_Records = Annotated[
+    Path, typer.Option("--records", "-r", help="The file of runs; what it holds is not trained again.")
+]
+_Device = Annotated[
+    str | None, typer.Option(help=r"cpu or cuda.  \[default: the GPU if there is one]", show_default=False)
+]
+_Every = Annotated[int, typer.Option(help="Save the running stack every so many epochs.")]
+_Criterion = Annotated[str, typer.Option(help="By what step sizes are chosen: train_loss or test_accuracy.")]
+
+
+@app.command("sweep")
+def _sweep(
+    files: Annotated[list[Path], typer.Argument(help="Experiments, as TOML.", show_default=False)],
+    records: _Records = Path("runs.db"),
+    report: Annotated[
+        Path | None, typer.Option("--report", "-o", help="Write the page, too.", show_default=False)
+    ] = None,
+    device: _Device = None,
+    every: _Every = 5,
+    criterion: _Criterion = "train_loss",
+) -> None:
+    """Run what is missing of experiments, and say which method was best.
+
+    Stop with Ctrl-C when you like, or kill it: what is finished is in the file of records, the running stack goes on
+    from where it was last saved, and the same command continues. Several sweeps on one file share the work.
+    """
+    _need_the_lab()
+    from wagmf.lab.spec import read
+    from wagmf.lab.sweep import prepare
+
+    experiments = [each for path in files for each in read(path)]
+    rerun = f"wagmf sweep {' '.join(map(shlex.quote, map(str, files)))}"
+    _run_all(prepare(experiments, device), records, report, every, criterion, rerun)
+
+
+@app.command("compare")
+def _compare(
+    model: Annotated[str, typer.Argument(help="softmax, mlp, cnn, resnet20, or module:factory.", show_default=False)],
+    data: Annotated[str, typer.Option(help="digits, mnist, cifar10, cifar100, or an .npz file.")] = "digits",
+    methods: Annotated[
+        str, typer.Option(help="Names, separated by commas; dotted ones as in torch.optim.AdamW.")
+    ] = ",".join(PAPER_METHODS),
+    lrs: Annotated[
+        str | None, typer.Option(help=r"Step sizes, separated by commas.  \[default: 1e-4 … 0.1]", show_default=False)
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="How many seeds, from 0.")] = 3,
+    epochs: Annotated[int, typer.Option(help="How many passes over the training set.")] = 20,
+    batch: Annotated[int, typer.Option(help="Examples a step.")] = 128,
+    width: Annotated[int | None, typer.Option(help="Of the mlp.", show_default=False)] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder for records and report.")] = Path("comparison"),
+    device: _Device = None,
+    every: _Every = 5,
+    criterion: _Criterion = "train_loss",
+) -> None:
+    """Which optimizer trains this model best? Every method at every step size from every seed, and a report.
+
+    Your own model is MODULE:FACTORY: a class or function without arguments that gives a torch.nn.Module, which takes a
+    batch and gives logits. Your own data are an .npz file with x_train, y_train, x_test and y_test.
+    """
+    _need_the_lab()
+    from wagmf.lab.compare import LRS, prepare_comparison
+
+    rates = LRS if lrs is None else [_number("lrs", lr) for lr in lrs.split(",")]
+    names = [name.strip() for name in methods.split(",")]
+    options: dict[str, Any] = {} if width is None else {"width": width}
+    prepared = prepare_comparison(
+        model, data, methods=names, lrs=rates, seeds=seeds, epochs=epochs, batch=batch, device=device, **options
+    )
+    rerun = shlex.join(["wagmf", *sys.argv[1:]])
+    folder = _folder(out)
+    _run_all(prepared, folder / "runs.db", folder / "report.html", every, criterion, rerun)
+
+
+@app.command("runs")
+def _runs(
+    records: Annotated[Path, typer.Argument(help="The file of runs.")] = Path("runs.db"),
+    export: Annotated[
+        Path | None, typer.Option("--export", "-o", help="Write all curves: .csv or .parquet.", show_default=False)
+    ] = None,
+    every_run: Annotated[bool, typer.Option("--all", help="List every run, not a line for each method.")] = False,
+) -> None:
+    """List the runs of a file of records, or export them."""
+    _need_the_lab()
+    from wagmf.lab.records import Records, tables
+    from wagmf.lab.records import export as write
+
+    found = tables(Records(records, create=False).runs())
+    listed: Any = found.runs
+    if export is not None:
+        _out.print(f"{len(found.runs)} runs into {write(found, export)}", highlight=False)
+        return
+    keys = ["experiment", "method", *(["lr", "seed"] if every_run else [])]
+    table = Table(*keys, *(["key"] if every_run else ["step sizes", "seeds", "runs"]), "diverged")
+    for values, runs in listed.groupby(keys, sort=False):
+        named = [Text(f"{value:g}" if isinstance(value, float) else str(value)) for value in values]
+        counted = [str(runs["lr"].nunique()), str(runs["seed"].nunique()), str(len(runs))]
+        diverged = str(runs["diverged"].notna().sum() or "")
+        table.add_row(*named, *([runs["key"].iloc[0]] if every_run else counted), diverged)
+    _out.print(table, highlight=False)
+
+
+@app.command("report")
+def _report(
+    records: Annotated[Path, typer.Argument(help="The file of runs.")] = Path("runs.db"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("report.html"),
+    pictures: Annotated[
+        Path | None, typer.Option(help="Also draw every figure as PNG and SVG into this folder.", show_default=False)
+    ] = None,
+    criterion: _Criterion = "train_loss",
+    title: Annotated[str | None, typer.Option(help="The page's title.", show_default=False)] = None,
+) -> None:
+    """Write the report of a file of records: one page that needs no network."""
+    _need_the_lab()
+    from wagmf.lab.records import Records, tables
+    from wagmf.lab.report import pictures as draw
+    from wagmf.lab.report import report as write
+
+    found = tables(Records(records, create=False).runs())
+    _out.print(f"Report    {write(found, out, title=title, criterion=criterion)}", highlight=False)
+    if pictures is not None:
+        drawn = draw(found, _folder(pictures), criterion=criterion)
+        _out.print(f"Pictures  {len(drawn)} in {pictures}", highlight=False)
+
+
+def _run_all(prepared: Any, path: Path, page: Path | None, every: int, criterion: str, rerun: str) -> None:
+    """Train what is missing behind a live view, then print what came out."""
+    from wagmf.lab.compare import compared
+    from wagmf.lab.live import LiveView
+    from wagmf.lab.records import Records
+    from wagmf.lab.report import report as write
+    from wagmf.lab.stats import CRITERIA
+    from wagmf.lab.sweep import addresses, sweep
+
+    one_of("criterion", criterion, CRITERIA)
+    wanted, stopped = set(addresses(prepared)), False
+    with LiveView(_err) as view:
+        try:
+            sweep(prepared, path, every=every, watch=view)
+        except KeyboardInterrupt:
+            stopped = True
+    result = compared(prepared, Records(path), wanted, criterion)
+    done = len(result.records.runs)
+    if done:
+        for table in _outcomes(result):
+            _out.print(table, highlight=False)
+        _out.print(
+            "±: 95 % interval of the mean. ≤, ≥: the best step size is at the edge of the grid.", highlight=False
+        )
+        for way in result.ways:
+            _out.print(Text(f"Trained   {way}"))
+        if page is not None:
+            _out.print(f"Report    {write(result.records, page, criterion=criterion, rerun=rerun)}", highlight=False)
+        _out.print(f"Records   {path}", highlight=False)
+    if stopped:
+        _err.print(f"Stopped: {done} of {len(wanted)} runs are recorded; the same command continues.", highlight=False)
+        raise typer.Exit(130)
+
+
+def _outcomes(result: Any) -> Iterator[Table]:
+    """For each experiment the methods at their best step size, best first."""
+    from wagmf.lab import stats
+
+    edges: Any = result.rates.set_index(["experiment", "method"])["edge"]
+    finals: Any = stats.finals(result.records.curves, "test_accuracy")
+    hits = finals.groupby(["experiment", "method", "lr"])["value"].mean()
+    ranks: Any = stats.ranking(result.records.curves, "train_loss", rates=result.rates)
+    for name, rows in ranks.groupby("experiment", sort=False):
+        table = Table(title=Text(f"{name}, each method at its best step size"), title_justify="left")
+        for heading in ("method", "best α", "seeds", "training loss", "test accuracy", "beats others"):
+            table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
+        for row in rows.itertuples():
+            edge = {"low": "≤ ", "high": "≥ "}.get(edges[name, row.method], "")
+            loss = f"{row.mean:.4g} ± {(row.high - row.low) / 2:.1g}" if row.n > 1 else f"{row.mean:.4g}"
+            seeds = f"{row.n}" + (f" of {row.n + row.diverged}" if row.diverged else "")
+            accuracy = f"{hits[name, row.method, row.lr]:.2%}"
+            table.add_row(Text(row.method), f"{edge}{row.lr:g}", seeds, loss, accuracy, f"{row.improves:.0%}")
+        yield table
+
+
+def _need_the_lab() -> None:
+    for name in ("torch", "pandas", "scipy", "jinja2", "filelock", "sklearn"):
+        if importlib.util.find_spec(name) is None:
+            refuse("installation", name, "it is missing, and the lab needs it: pip install 'wagmf[lab]'")
+
+
+def _folder(path: Path) -> Path:
+    """The folder, made and tried before any work is done for it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        refuse("out", str(path), f"it must be a folder that can be written: {error.strerror}")
+    return path
 
 
 def _tasks(T: str, seeds: int, methods: str, lrs: str, points: int) -> list[tuple[str, Task]]:

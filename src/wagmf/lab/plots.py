@@ -1,5 +1,6 @@
 """Figures, as functions of records: nothing here trains or simulates."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,21 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wagmf.lab.files import write_whole
+from wagmf.lab.looks import Cell, Matrix, Panel, Style, label, styles
 from wagmf.lab.walks import Record, best_rate
 from wagmf.methods import METHODS, method
 
-__all__ = ["figure1_page", "figure1_picture"]
+__all__ = [
+    "figure1_page",
+    "figure1_picture",
+    "matrix_picture",
+    "panel_picture",
+    "plotly_js",
+]
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart; the paper's six methods keep theirs everywhere.
-_COLOURS = {
-    "adam": "#D55E00",
-    "amsgrad": "#E69F00",
-    "adamnc": "#CC79A7",
-    "wada": "#0072B2",
-    "wada_v3": "#56B4E9",
-    "wada_v4": "#009E73",
-}
-_OTHERS = ("#000000", "#8C8C8C", "#7F5F00", "#5B2A86", "#2A6F3B", "#A0522D")
+_MARKERS = {
+    "circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "triangle-down": "v", "star": "*",
+    "pentagon": "p",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -195,11 +197,151 @@ def _limits(curves: list[_Curve]) -> tuple[float, float]:
 
 
 def _colour(name: str) -> str:
-    if name in _COLOURS:
-        return _COLOURS[name]
-    return _OTHERS[[row for row in METHODS if row not in _COLOURS].index(name) % len(_OTHERS)]
+    return styles([name])[name].colour
 
 
 def _headline(records: list[Record]) -> str:
     seeds = len({record.task.seed for record in records if record.task.setting == "stochastic"})
     return f"Synthetic problem, {records[0].task.T:,} steps; median and quartiles of {seeds} seeds"
+
+
+def plotly_js() -> str:
+    """The text of plotly.js, which the report carries in itself.
+
+    >>> "Plotly" in plotly_js()
+    True
+    """
+    from plotly.offline import get_plotlyjs
+
+    return get_plotlyjs()
+
+
+# ------------------------------------------------------------------ a comparison of methods, as pictures
+
+
+def panel_picture(panels: Sequence[Panel], path: Path, *, title: str, methods: Sequence[str]) -> Path:
+    """Panels side by side as a picture (the file's ending says which kind), with one legend.
+
+    >>> import tempfile
+    >>> from wagmf.lab.looks import Line
+    >>> line = Line("wada", np.array([1, 2]), np.array([0.5, 0.25]))
+    >>> panel = Panel("Loss", "epoch", "loss", (line,), ())
+    >>> panel_picture([panel], Path(tempfile.mkdtemp()) / "loss.svg", title="Made up", methods=["wada"]).name
+    'loss.svg'
+    """
+    from matplotlib.figure import Figure
+
+    figure, looks = Figure(figsize=(5.2 * len(panels), 4.4), layout="constrained"), styles(methods)
+    axes = figure.subplots(1, len(panels), squeeze=False).ravel()
+    for axis, panel in zip(axes, panels, strict=True):
+        _draw(axis, panel, looks)
+    handles = [_handle(look) for look in looks.values()]
+    labels = [_literal(label(name)) for name in looks]
+    figure.legend(
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=min(6, 3 * len(panels)),
+        frameon=False,
+        fontsize=9,
+        handlelength=3.6,
+    )
+    figure.suptitle(_literal(title), fontsize=11)
+    return _save(figure, path)
+
+
+def matrix_picture(matrices: Sequence[Matrix], path: Path, *, title: str) -> Path:
+    """Matrices of effect sizes side by side as a picture; ``*`` marks what is shown.
+
+    >>> import tempfile
+    >>> matrix = Matrix("Loss", ("adam", "wada"), ((None, Cell(-2.0, 0.01, -1)), (Cell(2.0, 0.01, 1), None)))
+    >>> matrix_picture([matrix], Path(tempfile.mkdtemp()) / "matrix.svg", title="Made up").name
+    'matrix.svg'
+    """
+    from matplotlib.figure import Figure
+
+    size = max(len(matrix.methods) for matrix in matrices)
+    figure = Figure(figsize=((1.6 + 0.85 * size) * len(matrices), 1.6 + 0.62 * size), layout="constrained")
+    axes = figure.subplots(1, len(matrices), squeeze=False).ravel()
+    for axis, matrix in zip(axes, matrices, strict=True):
+        names = [_literal(label(name)) for name in matrix.methods]
+        effects = np.array([[cell.effect if cell else np.nan for cell in row] for row in matrix.cells])
+        axis.imshow(np.clip(effects, -3, 3), cmap="RdBu", vmin=-6, vmax=6, aspect="auto")
+        for i, row in enumerate(matrix.cells):
+            for j, cell in enumerate(row):
+                text = _cell_text(cell) if cell else ("" if i == j else "–")
+                weight = "bold" if cell and cell.shown else "normal"
+                axis.text(j, i, text, ha="center", va="center", fontsize=8, weight=weight)
+        axis.set_xticks(range(len(names)), names, rotation=30, ha="left", fontsize=9)
+        axis.set_yticks(range(len(names)), names, fontsize=9)
+        axis.xaxis.tick_top()
+        axis.tick_params(length=0)
+        axis.spines[:].set_visible(False)
+        axis.set_title(matrix.title, fontsize=10)
+    note = "Hedges' g of the row's method against the column's (+: the row did better) and Holm-adjusted p; *: shown"
+    figure.suptitle(_literal(title), fontsize=11)
+    figure.supxlabel(note, fontsize=8)
+    return _save(figure, path)
+
+
+def _draw(axis: Any, panel: Panel, looks: Mapping[str, Style]) -> None:
+    for line in panel.lines:
+        look = looks[line.method]
+        marker = _MARKERS[look.marker] if panel.few else None
+        if line.low is not None and line.high is not None:
+            axis.fill_between(line.x, line.low, line.high, color=look.colour, alpha=0.14, linewidth=0)
+        axis.plot(line.x, line.y, color=look.colour, linestyle=_dashes(look), linewidth=1.5, marker=marker, ms=4)
+    for mark in panel.marks:
+        look = looks[mark.method]
+        chosen = {"marker": _MARKERS[look.marker], "ms": 9, "mfc": "none"}
+        kind = chosen if mark.kind == "chosen" else {"marker": "x", "ms": 6, "mew": 1.8}
+        axis.plot([mark.x], [mark.y], color=look.colour, linestyle="none", **kind)
+    axis.set(xlabel=panel.across, ylabel=panel.up, ylim=panel.limits)
+    axis.set_title(panel.title, fontsize=10)
+    axis.set_xscale("log" if panel.log_x else "linear")
+    axis.set_yscale("log" if panel.log_y else "linear")
+    if panel.log_y:
+        axis.set_yticks(panel.ticks, [f"{tick:g}" for tick in panel.ticks])
+        axis.set_yticks([], minor=True)
+    if panel.log_x:
+        axis.set_xticks(panel.rates, [f"{rate:g}" for rate in panel.rates])
+        axis.set_xticks([], minor=True)
+    if panel.ceiling is not None:
+        axis.axhline(panel.ceiling, color="0.4", linewidth=0.8, linestyle=":")
+        where = {"xycoords": ("axes fraction", "data"), "xytext": (0, 3), "textcoords": "offset points"}
+        axis.annotate("diverged", (0.01, panel.ceiling), fontsize=8, color="0.3", **where)
+    if not panel.log_x:
+        axis.xaxis.get_major_locator().set_params(integer=True)
+    if panel.percent:
+        axis.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
+    axis.grid(alpha=0.25)
+
+
+def _handle(look: Style) -> Any:
+    from matplotlib.lines import Line2D
+
+    marker = _MARKERS[look.marker]
+    return Line2D([], [], color=look.colour, linestyle=_dashes(look), linewidth=1.5, marker=marker, ms=4)
+
+
+def _dashes(look: Style) -> Any:
+    return (0, tuple(0.7 * length for length in look.dash)) if look.dash else "solid"
+
+
+def _cell_text(cell: Cell) -> str:
+    p = "< .001" if cell.p < 0.001 else f"{cell.p:.3f}".lstrip("0")
+    return f"{cell.effect:+.2f}{'*' if cell.shown else ''}\np {p}"
+
+
+def _literal(text: str) -> str:
+    """Matplotlib reads mathematics between dollars: none is meant."""
+    return text.replace("$", r"\$")
+
+
+def _save(figure: Any, path: Path) -> Path:
+    """Without a date, and with names in SVG that do not change: same records, same bytes."""
+    import matplotlib
+
+    metadata = {"Date": None} if path.suffix == ".svg" else None
+    with matplotlib.rc_context({"svg.hashsalt": "wagmf"}):
+        return write_whole(path, lambda new: figure.savefig(new, dpi=150, metadata=metadata))

@@ -1,0 +1,144 @@
+"""Which optimizer trains this model best? Any module, any data, in one call."""
+
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from wagmf.arguments import one_of, refuse
+from wagmf.lab import report as reports
+from wagmf.lab import stats
+from wagmf.lab.records import Records, Tables, tables
+from wagmf.lab.spec import experiment
+from wagmf.lab.sweep import Prepared, Watch, addresses, prepare, sweep
+from wagmf.methods import PAPER_METHODS
+
+__all__ = ["LRS", "Comparison", "compare", "compared", "prepare_comparison"]
+
+LRS: tuple[float, ...] = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+"""The step sizes that are tried where none are named."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came out: the records, and what they say.
+
+    >>> data = {"x_train": [[0.0], [1.0]] * 8, "y_train": [0, 1] * 8, "x_test": [[0.0]], "y_test": [0]}
+    >>> result = compare("softmax", data, methods=["adam", "wada"], lrs=[0.1, 1.0], seeds=2, epochs=3)
+    >>> sorted(result.ranking["method"])
+    ['adam', 'wada']
+    """
+
+    records: Tables
+    criterion: str
+    ways: tuple[str, ...]
+
+    @property
+    def rates(self) -> pd.DataFrame:
+        """The step size of each method."""
+        return stats.best_rates(self.records.curves, self.criterion)
+
+    @property
+    def ranking(self) -> pd.DataFrame:
+        """The methods at their best step sizes, best first."""
+        return stats.ranking(self.records.curves, self.criterion, rates=self.rates)
+
+    @property
+    def significance(self) -> pd.DataFrame:
+        """Every pair of methods: is the difference real?"""
+        return stats.significance(self.records.curves, self.criterion, rates=self.rates)
+
+    def report(self, path: str | Path) -> Path:
+        """Write the page that shows all this."""
+        return reports.report(self.records, Path(path), criterion=self.criterion)
+
+    def __str__(self) -> str:
+        columns = ["experiment", "method", "lr", "n", "mean", "low", "high", "improves"]
+        return self.ranking[columns].to_string(index=False, float_format="%.4g")
+
+
+def prepare_comparison(
+    model: Any,
+    data: Any,
+    *,
+    methods: Sequence[str] | Mapping[str, Any] = PAPER_METHODS,
+    lrs: Sequence[float] = LRS,
+    seeds: int | Sequence[int] = 3,
+    epochs: int = 20,
+    device: str | None = None,
+    name: str | None = None,
+    **problem: Any,
+) -> list[Prepared]:
+    """The experiment that :func:`compare` runs, tried out and ready.
+
+    >>> data = {"x_train": [[0.0], [1.0]], "y_train": [0, 1], "x_test": [[0.0]], "y_test": [0]}
+    >>> prepare_comparison("softmax", data)[0].experiment.name
+    'softmax on data'
+    """
+    if not isinstance(model, str) and not callable(model):
+        refuse("model", model, "it must be a factory of modules, module:factory, or a name of the zoo")
+    if isinstance(model, str):
+        called, factories = model, {}
+    else:
+        called = getattr(model, "__qualname__", type(model).__name__)
+        factories = {called: model}
+    source = str(data) if isinstance(data, str | Path) else getattr(data, "name", "data")
+    table = {"dataset": source, "model": called, "methods": methods, "lrs": _listed(lrs), "epochs": epochs, **problem}
+    table["seeds"] = _listed(seeds)
+    table |= {"name": name} if name else {}
+    sources = {} if isinstance(data, str | Path) else {source: data}
+    return prepare([experiment(table)], device, sources=sources, factories=factories)
+
+
+def _listed(values: Any) -> Any:
+    """Arrays and ranges as lists; what is neither is for the experiment to refuse."""
+    return list(values) if isinstance(values, Iterable) and not isinstance(values, str) else values
+
+
+def compare(
+    model: Any,
+    data: Any,
+    *,
+    records: str | Path | None = None,
+    criterion: str = "train_loss",
+    watch: Watch | None = None,
+    **asked: Any,
+) -> Comparison:
+    """Train a model by every method at every step size from every seed, and say which is best, with evidence.
+
+    Args:
+        model: a factory of modules (a function without arguments, or a class), ``"module:factory"``, or a name of the
+            zoo. Its modules take x [batch, ...] and give logits.
+        data: a dataset's name, an .npz file, or a mapping with x_train, y_train, x_test and y_test.
+        records: the file of runs; what it holds already is not trained again. By default nothing is kept.
+        criterion: by which step sizes are chosen and methods ranked, "train_loss" or "test_accuracy".
+        asked: ``methods``, ``lrs``, ``seeds``, ``epochs``, ``device``, and every key of an experiment: ``batch``,
+            ``l2``, ``decay``, ``milestones``, ``shift``, ``flip``, ``loss``, ...
+
+    >>> import torch
+    >>> net = lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.Linear(16, 10))
+    >>> result = compare(net, "digits", methods=["adam", "torch.optim.SGD"], lrs=[0.01], seeds=2, epochs=1)
+    >>> result.ways
+    ('stacked through torch.func, 2 replicas',)
+    """
+    one_of("criterion", criterion, stats.CRITERIA)
+    prepared = prepare_comparison(model, data, **asked)
+    if records is not None:
+        return compared(prepared, Records(records), sweep(prepared, records, watch=watch), criterion)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "runs.db"
+        return compared(prepared, Records(path), sweep(prepared, path, watch=watch), criterion)
+
+
+def compared(prepared: list[Prepared], records: Records, keys: set[str], criterion: str = "train_loss") -> Comparison:
+    """What the records say of experiments.
+
+    >>> import tempfile
+    >>> compared([], Records(Path(tempfile.mkdtemp()) / "runs.db"), set()).ways
+    ()
+    """
+    found = records.runs(keys)
+    return Comparison(tables(found, addresses(prepared)), criterion, tuple(sorted({run.way for run in found})))

@@ -1,0 +1,107 @@
+"""What a person sees while a sweep runs: what is done and left, how fast, until when, and what is best so far."""
+
+import math
+import time
+from typing import Any
+
+import torch
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from wagmf.lab.engine import Stack
+from wagmf.lab.records import Run
+from wagmf.lab.sweep import Watch, Work
+
+__all__ = ["LiveView"]
+
+
+class LiveView(Watch):
+    """A progress bar with the best of each method so far; where nobody watches a screen, a line for each stack.
+
+    >>> with LiveView(Console(quiet=True)) as view:
+    ...     view.planned([], 3)
+    >>> view.done
+    3
+    """
+
+    def __init__(self, console: Console) -> None:
+        self.done = self.total = 0
+        self._console = console
+        self._latest: dict[tuple[str, str], dict[float, tuple[float, float]]] = {}  # step size: loss, test accuracy
+        self._current = ""
+        self._rate = ""
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"))
+        self._bars = Progress(*columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console)
+        self._bar: Any = None
+        self._live = Live(console=console, refresh_per_second=4, transient=True, get_renderable=self._render)
+        self._clock = (0.0, 0)
+
+    def __enter__(self) -> "LiveView":
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def planned(self, works: list[Work], done: int) -> None:
+        """The stacks that are left, and how many runs were done before."""
+        self.done, self.total = done, done + sum(len(work.keys) for work in works)
+        if done:
+            self.told(f"{done} of {self.total} runs were done before.")
+        units = sum(len(work.keys) * work.prepared.experiment.problem.epochs for work in works)
+        self._bar = self._bars.add_task("", total=units)
+        for way in dict.fromkeys(work.prepared.model.way for work in works):
+            if not way.startswith("stacked"):
+                self.told(f"Replicas are trained {way}.")
+
+    def begun(self, work: Work, epoch: int) -> None:
+        """A stack begins, or goes on after an epoch."""
+        if epoch:
+            self.told(f"{work.prepared.experiment.name}: {len(work.keys)} runs go on after epoch {epoch}.")
+        self._bars.advance(self._bar, len(work.keys) * epoch)
+        self._clock = (time.perf_counter(), epoch)
+
+    def trained(self, work: Work, stack: Stack) -> None:
+        """An epoch of a stack is over."""
+        problem = work.prepared.experiment.problem
+        self._bars.advance(self._bar, len(stack))
+        began, before = self._clock
+        steps = (stack.epoch - before) * stack.batches.steps * len(stack)
+        self._rate = f"{steps / max(1e-9, time.perf_counter() - began):,.0f} steps/s"
+        self._current = (
+            f"{work.prepared.experiment.name}: {len(stack)} replicas, epoch {stack.epoch} of {problem.epochs}"
+        )
+        losses, hits = (torch.stack(stack.curves[name])[-1].mean(0) for name in ("train_loss", "test_accuracy"))
+        for arm, loss, hit in zip(work.arms, losses.tolist(), hits.tolist(), strict=True):
+            self._latest.setdefault((work.prepared.experiment.name, arm.label), {})[arm.lr] = (loss, hit)
+
+    def finished(self, work: Work, runs: list[Run]) -> None:
+        """Runs are recorded."""
+        self.done += len(runs)
+        if not self._console.is_terminal:
+            self.told(
+                f"{self.done} of {self.total} runs are recorded; last {work.prepared.experiment.name}, {self._rate}."
+            )
+
+    def told(self, text: str) -> None:
+        """Something that a person should know."""
+        self._console.print(Text(text), highlight=False)
+
+    def _best(self) -> list[tuple[str, str, float, float, float]]:
+        """Every method at the step size that is best by now, the best first; what diverged is last."""
+        rows = []
+        for (name, method), rates in self._latest.items():
+            lr = min(rates, key=lambda lr: (math.isnan(rates[lr][0]), rates[lr][0]))
+            rows.append((name, method, lr, *rates[lr]))
+        return sorted(rows, key=lambda row: (row[0], math.isnan(row[3]), row[3]))
+
+    def _render(self) -> Group:
+        table = Table("experiment", "method", "best α", "training loss", "test accuracy", title="Best so far")
+        for name, method, lr, loss, hit in self._best():
+            table.add_row(Text(name), Text(method), f"{lr:g}", f"{loss:.4g}", f"{hit:.2%}")
+        self._bars.update(self._bar, description=f"{self.done}/{self.total} runs") if self._bar is not None else None
+        return Group(table, Text(f"{self._current}   {self._rate}"), self._bars)

@@ -1,0 +1,258 @@
+"""Every run that finished, in one SQLite file; statistics, figures and reports are functions of it.
+
+A run is addressed by the content of its configuration, so that it is found again whichever experiment asks for it.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from wagmf.arguments import Refused, refuse
+from wagmf.lab.files import write_whole
+from wagmf.lab.spec import METRICS
+
+__all__ = ["Records", "Run", "Tables", "export", "tables"]
+
+_FORMAT = 1
+_PATIENCE = 60.0  # seconds to wait for others who write
+_SCHEMA = """
+BEGIN IMMEDIATE;                    -- all of it or, if the process is killed, nothing
+CREATE TABLE IF NOT EXISTS runs (
+    key TEXT PRIMARY KEY,           -- the hash of config
+    experiment TEXT NOT NULL,       -- the name it was run under
+    config TEXT NOT NULL,           -- JSON: all that the result depends on
+    diverged INTEGER,               -- the epoch, or NULL
+    curves TEXT NOT NULL,           -- JSON: metric -> one value per epoch, null where there is none
+    step_ms REAL NOT NULL,          -- of this replica
+    way TEXT NOT NULL,              -- how it was trained
+    environment TEXT NOT NULL       -- JSON
+) STRICT;
+CREATE TABLE IF NOT EXISTS attempts (  -- each time that training began or went on
+    keys TEXT NOT NULL,             -- JSON: the runs that were trained together
+    epoch INTEGER NOT NULL,         -- after which it went on; 0: it began
+    at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
+) STRICT;
+"""
+_TABLES = {"runs", "attempts"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that finished.
+
+    >>> run = Run("k", "mine", {"method": "wada", "lr": 0.1, "seed": 0}, None, {"train_loss": [1.0, 0.5]})
+    >>> run.config["method"], run.curves["train_loss"][-1]
+    ('wada', 0.5)
+    """
+
+    key: str
+    experiment: str
+    config: Mapping[str, Any]
+    diverged: int | None
+    curves: Mapping[str, list[float | None]]
+    step_ms: float = 0.0
+    way: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Records:
+    """The file of runs. It is made if it is missing; runs are added whole or not at all, by any number of processes.
+
+    >>> import tempfile
+    >>> records = Records(Path(tempfile.mkdtemp()) / "runs.db")
+    >>> records.add([Run("k", "mine", {"method": "wada"}, None, {"train_loss": [0.5]})])
+    >>> records.find(["k", "other"])
+    {'k'}
+    """
+
+    def __init__(self, path: str | Path, *, create: bool = True) -> None:
+        self.path = Path(path)
+        if self.path.is_dir():
+            refuse("records", str(path), "it is a folder; name a file")
+        if self.path.exists() and not self.path.is_file():
+            refuse("records", str(path), "it is no file that could hold them")
+        if not create and not self.path.is_file():
+            refuse("records", str(path), "there is no such file")
+        with self._open() as database:
+            database.execute("BEGIN")  # both are of one moment: another process may be making the file
+            version = database.execute("PRAGMA user_version").fetchone()[0]
+            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            database.rollback()
+            if (version, tables) != (0, set()) and not (version == _FORMAT and tables >= _TABLES):
+                refuse("records", str(path), "it is a database, but not one of runs that this version can read")
+            if version == 0 and not create:
+                refuse("records", str(path), "it holds no runs")
+            if version == 0:
+                database.executescript(_SCHEMA + f"PRAGMA user_version = {_FORMAT}; COMMIT;")
+
+    def add(self, runs: Iterable[Run]) -> None:
+        """Keep runs, all of them or, whatever happens, none. One that is there already stays as it is."""
+        rows = [
+            (
+                run.key,
+                run.experiment,
+                json.dumps(run.config, sort_keys=True),
+                run.diverged,
+                json.dumps(run.curves, allow_nan=False),
+                run.step_ms,
+                run.way,
+                json.dumps(run.environment, sort_keys=True),
+            )
+            for run in runs
+        ]
+        with self._open() as database, database:
+            database.executemany("INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+
+    def attempt(self, keys: list[str], epoch: int) -> None:
+        """Note that training of these runs begins, or goes on after an epoch."""
+        with self._open() as database, database:
+            database.execute("INSERT INTO attempts (keys, epoch) VALUES (?, ?)", (json.dumps(keys), epoch))
+
+    def attempts(self) -> list[tuple[list[str], int]]:
+        """What :meth:`attempt` noted, in order."""
+        with self._open() as database:
+            found = database.execute("SELECT keys, epoch FROM attempts ORDER BY rowid").fetchall()
+        return [(json.loads(keys), epoch) for keys, epoch in found]
+
+    def find(self, keys: Iterable[str]) -> set[str]:
+        """Which of these runs are here."""
+        with self._open() as database:
+            here = {key for (key,) in database.execute("SELECT key FROM runs")}
+        return here & set(keys)
+
+    def runs(self, keys: Iterable[str] | None = None) -> list[Run]:
+        """The runs, or some of them, in the order of their addresses."""
+        wanted = None if keys is None else set(keys)
+        with self._open() as database:
+            rows = database.execute("SELECT * FROM runs ORDER BY key").fetchall()
+        found = []
+        for key, name, config, diverged, curves, step_ms, way, environment in rows:
+            if wanted is None or key in wanted:
+                told = json.loads(config), json.loads(curves), json.loads(environment)
+                found.append(Run(key, name, told[0], diverged, told[1], step_ms, way, told[2]))
+        return found
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        """A connection for one piece of work: none is held open while something is trained."""
+        try:
+            database = sqlite3.connect(self.path, timeout=_PATIENCE)
+            try:
+                yield database
+            finally:
+                database.close()
+        except sqlite3.DatabaseError as error:
+            hints = {
+                "full": "the disk is full; what was recorded before is kept",
+                "readonly": "the file or its folder cannot be written",
+                "unable to open": "its folder does not exist or cannot be written",
+                "not a database": "it is not a file of records",
+                "malformed": "the file is damaged",
+                "locked": "another program has held it for a minute",
+            }
+            hint = next((hint for sign, hint in hints.items() if sign in str(error)), "")
+            raise Refused(f"{self.path}: {error}" + (f" ({hint})" if hint else "")) from error
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Runs as frames: ``curves`` has a row for each run and epoch, ``runs`` one for each run.
+
+    >>> run = Run("k", "mine", {"method": "wada", "lr": 0.1, "seed": 0}, None, {"train_loss": [1.0, 0.5]})
+    >>> tables([run]).curves.shape
+    (2, 9)
+    """
+
+    curves: pd.DataFrame
+    runs: pd.DataFrame
+    experiments: dict[str, dict[str, Any]]
+    environment: dict[str, str]
+
+
+_APART = ("method", "method_options", "lr", "seed")  # what tells apart the runs of an experiment
+_ORDER = ["experiment", "method", "lr", "seed"]
+
+
+def tables(runs: Iterable[Run], names: Mapping[str, str] | None = None) -> Tables:
+    """Runs as frames. ``names`` says under which experiment a run (by its key) is to be shown, if not its own.
+
+    Runs that were recorded under one name, but of different problems, are different experiments: the name is numbered.
+
+    >>> run = Run("k", "mine", {"method": "wada", "lr": 0.1, "seed": 0, "epochs": 1}, None, {"train_loss": [0.5]})
+    >>> tables([run]).experiments
+    {'mine': {'epochs': 1}}
+    """
+    runs = sorted(runs, key=lambda run: run.key)
+    problems: dict[str, dict[str, Any]] = {}
+    curves, rows = [], []
+    for run in runs:
+        shared = {key: value for key, value in run.config.items() if key not in _APART}
+        name = _name((names or {}).get(run.key, run.experiment), shared, problems)
+        common = {"experiment": name, "method": _label(run.config)}
+        common |= {"lr": float(run.config["lr"]), "seed": int(run.config["seed"])}
+        epochs = max(len(values) for values in run.curves.values())
+        more = {name: shared.get(name, "") for name in ("dataset", "model", "loss")}
+        more |= {name: shared.get(name, 0) for name in ("epochs", "batch")}
+        rows.append(common | {"key": run.key, "diverged": run.diverged, "step_ms": run.step_ms, "way": run.way} | more)
+        for epoch in range(epochs):
+            values = {metric: _at(run.curves.get(metric), epoch) for metric in METRICS}
+            curves.append(common | {"epoch": epoch + 1} | values)
+    frame = pd.DataFrame(curves, columns=[*_ORDER, "epoch", *METRICS])
+    table = pd.DataFrame(
+        rows, columns=[*_ORDER, "key", "diverged", "step_ms", "way", "dataset", "model", "epochs", "batch", "loss"]
+    )
+    table["diverged"] = table["diverged"].astype("Int64")
+    frame = frame.sort_values([*_ORDER, "epoch"], ignore_index=True)
+    return Tables(frame, table.sort_values(_ORDER, ignore_index=True), problems, _environment(runs))
+
+
+def _at(values: list[float | None] | None, epoch: int) -> float:
+    value = values[epoch] if values is not None and epoch < len(values) else None
+    return float("nan") if value is None else value
+
+
+def _name(name: str, shared: dict[str, Any], problems: dict[str, dict[str, Any]]) -> str:
+    """The name, numbered where another problem has it already. The same data in another place are no other problem."""
+    candidate, number = name, 1
+    here = {"dataset": shared.get("dataset")}
+    while candidate in problems and problems[candidate] | here != shared | here:
+        number += 1
+        candidate = f"{name} ({number})"
+    problems.setdefault(candidate, shared)
+    return candidate
+
+
+def _label(config: Mapping[str, Any]) -> str:
+    options = ", ".join(f"{name}={value!r}" for name, value in sorted(config.get("method_options", {}).items()))
+    return f"{config['method']}({options})" if options else config["method"]
+
+
+def _environment(runs: list[Run]) -> dict[str, str]:
+    """What the runs were made with; where they differ, all there is."""
+    seen: dict[str, dict[str, None]] = {}
+    for run in runs:
+        for name, value in run.environment.items():
+            seen.setdefault(name, {})[value] = None
+    return {name: "; ".join(sorted(values)) for name, values in seen.items()}
+
+
+def export(records: Tables, path: Path) -> Path:
+    """Write the curves as CSV or Parquet, as the ending of the path says, with the runs' addresses beside them.
+
+    >>> import tempfile
+    >>> run = Run("k", "mine", {"method": "wada", "lr": 0.1, "seed": 0}, None, {"train_loss": [0.5]})
+    >>> export(tables([run]), Path(tempfile.mkdtemp()) / "runs.csv").read_text().splitlines()[1][:15]
+    'mine,wada,0.1,0'
+    """
+    if path.suffix not in (".csv", ".parquet"):
+        refuse("export", str(path), "the file must end in .csv or .parquet")
+    frame = records.curves.merge(records.runs.drop(columns=["loss"]), on=_ORDER, validate="many_to_one")
+    if path.suffix == ".csv":
+        return write_whole(path, lambda new: frame.to_csv(new, index=False))
+    return write_whole(path, lambda new: frame.to_parquet(new, index=False))
