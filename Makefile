@@ -9,8 +9,8 @@ demo: .venv-demo/ready  ## Figure 1 of the paper, and 300 runs that compare its 
 	.venv-demo/bin/wagmf online --out demo/figure1
 	.venv-demo/bin/wagmf sweep experiments/demo.toml --records demo/runs.db --report demo/report.html
 
-test: .venv/ready browser  ## every test, the doctests, and the coverage
-	.venv/bin/pytest -n 2 --dist loadgroup --cov --cov-report=term
+test: .venv/ready browser  ## every test and the doctests; with COVERAGE=1 also what they cover, which takes longer
+	.venv/bin/pytest -n 2 --dist loadgroup $(if $(COVERAGE),--cov --cov-report=term)
 
 lint: .venv/ready  ## what CI asks of the text
 	.venv/bin/ruff check .

@@ -13,7 +13,6 @@ Before that, stacks in float64 are compared with plain networks after ten steps.
 
 import argparse
 import json
-import platform
 import statistics
 import time
 from datetime import UTC, datetime
@@ -24,13 +23,13 @@ import torch
 from torch.nn import functional as F
 
 import wagmf.torch
+from wagmf.lab import sweep
 from wagmf.lab.batches import order
 from wagmf.lab.data import Dataset, load
 from wagmf.lab.engine import Stack
 from wagmf.lab.models import initial, zoo
 from wagmf.lab.plain import plain
 from wagmf.lab.spec import Arm, Problem
-from wagmf.lab.sweep import stack_size
 from wagmf.methods import PAPER_METHODS, method
 
 GPU = torch.cuda.is_available()
@@ -177,7 +176,7 @@ def measure(name, rounds):
     model = zoo(kind, data.shape, data.classes, **options)
     problem = Problem("any", kind, shift=0.1 if GPU else 0.0, flip=GPU)
     arms = [Arm(method, 1e-3 * 1.5**k) for method in PAPER_METHODS for k in range(rates)]
-    size = len(arms) * seeds if GPU else min(len(arms) * seeds, stack_size(problem, model, DEVICE))
+    size = len(arms) * seeds if GPU else min(len(arms) * seeds, sweep.stack_size(problem, model, DEVICE))
     seeds = min(seeds, size)
     single = Single(model, data)
     began = time.perf_counter()
@@ -193,8 +192,8 @@ def measure(name, rounds):
 
 
 def environment():
-    told = {"device": torch.cuda.get_device_name() if GPU else platform.processor() or platform.machine()}
-    told |= {"threads": torch.get_num_threads(), "torch": torch.__version__, "python": platform.python_version()}
+    known = sweep.environment(DEVICE)
+    told = {name: known[name] for name in ("device", "threads", "torch", "python")}
     return told | {"on": "GPU" if GPU else "CPU", "date": datetime.now(UTC).date().isoformat()}
 
 

@@ -256,6 +256,17 @@ MUTANTS = {
         "pass", "test_engine.py -k goes_on_exactly and wada"),
     "lab: a milestone too early": ("lab/spec.py", "sum(epoch > milestone",
         "sum(epoch >= milestone", "test_spec.py -k milestones_count"),
+    "lab: a run recorded twice is replaced": ("lab/records.py", '"INSERT OR IGNORE INTO runs',
+        '"INSERT OR REPLACE INTO runs', "test_records.py -k first_stays"),
+    "lab: a grown grid begins anew": (
+        "lab/sweep.py", "_resumed(plan(prepared, records.find(wanted)), prepared, records, folder)",
+        "plan(prepared, records.find(wanted))", "test_sweep.py -k though_the_grid"),
+    "lab: the zoo instead of one's own": ("lab/sweep.py", " and problem.model not in factories:",
+        ":", "test_sweep.py -k called_like"),
+    "lab: half precision is left off": ("lab/modules.py", "enabled=low,",
+        "enabled=False,", "test_compare.py -k half_precision"),
+    "lab: what is not a number is best": ("lab/live.py", "key=lambda lr: (math.isnan(rates[lr][0]), rates[lr][0])",
+        "key=lambda lr: rates[lr][0]", "test_live.py -k best_so_far"),
 }  # fmt: skip
 
 

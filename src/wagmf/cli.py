@@ -154,7 +154,7 @@ def _online(
 
         picture, page = figure1_picture(records, out / "figure1.png"), figure1_page(records, out / "figure1.html")
         _out.print(_summary(records))
-        _out.print(f"Picture   {picture}\nPage      {page}\nRecords   {walks.path}", highlight=False)
+        _say(f"Picture   {picture}\nPage      {page}\nRecords   {walks.path}")
     if stopped:
         _err.print(f"Stopped: {len(records)} of {len(tasks)} runs are done and kept; the same command continues.")
         raise typer.Exit(130)
@@ -229,8 +229,7 @@ def _compare(
         model, data, methods=names, lrs=rates, seeds=seeds, epochs=epochs, batch=batch, device=device, **options
     )
     rerun = shlex.join(["wagmf", *sys.argv[1:]])
-    folder = _folder(out)
-    _run_all(prepared, folder / "runs.db", folder / "report.html", every, criterion, rerun)
+    _run_all(prepared, out / "runs.db", out / "report.html", every, criterion, rerun)
 
 
 @app.command("runs")
@@ -249,7 +248,7 @@ def _runs(
     found = tables(Records(records, create=False).runs())
     listed: Any = found.runs
     if export is not None:
-        _out.print(f"{len(found.runs)} runs into {write(found, export)}", highlight=False)
+        _say(f"{len(found.runs)} runs into {write(found, export)}")
         return
     keys = ["experiment", "method", *(["lr", "seed"] if every_run else [])]
     table = Table(*keys, *(["key"] if every_run else ["step sizes", "seeds", "runs"]), "diverged")
@@ -278,10 +277,10 @@ def _report(
     from wagmf.lab.report import report as write
 
     found = tables(Records(records, create=False).runs())
-    _out.print(f"Report    {write(found, out, title=title, criterion=criterion)}", highlight=False)
+    _say(f"Report    {write(found, _beside(out), title=title, criterion=criterion)}")
     if pictures is not None:
         drawn = draw(found, _folder(pictures), criterion=criterion)
-        _out.print(f"Pictures  {len(drawn)} in {pictures}", highlight=False)
+        _say(f"Pictures  {len(drawn)} in {pictures}")
 
 
 def _run_all(prepared: Any, path: Path, page: Path | None, every: int, criterion: str, rerun: str) -> None:
@@ -294,6 +293,9 @@ def _run_all(prepared: Any, path: Path, page: Path | None, every: int, criterion
     from wagmf.lab.sweep import addresses, sweep
 
     one_of("criterion", criterion, CRITERIA)
+    integer("every", every, least=1)
+    if page is not None:
+        _beside(page)
     wanted, stopped = set(addresses(prepared)), False
     with LiveView(_err) as view:
         try:
@@ -305,14 +307,12 @@ def _run_all(prepared: Any, path: Path, page: Path | None, every: int, criterion
     if done:
         for table in _outcomes(result):
             _out.print(table, highlight=False)
-        _out.print(
-            "±: 95 % interval of the mean. ≤, ≥: the best step size is at the edge of the grid.", highlight=False
-        )
+        _say("±: 95 % interval of the mean. ≤, ≥: the best step size is at the edge of the grid.")
         for way in result.ways:
-            _out.print(Text(f"Trained   {way}"))
+            _say(f"Trained   {way}")
         if page is not None:
-            _out.print(f"Report    {write(result.records, page, criterion=criterion, rerun=rerun)}", highlight=False)
-        _out.print(f"Records   {path}", highlight=False)
+            _say(f"Report    {write(result.records, page, criterion=criterion, rerun=rerun)}")
+        _say(f"Records   {path}")
     if stopped:
         _err.print(f"Stopped: {done} of {len(wanted)} runs are recorded; the same command continues.", highlight=False)
         raise typer.Exit(130)
@@ -343,6 +343,19 @@ def _need_the_lab() -> None:
     for name in ("torch", "pandas", "scipy", "jinja2", "filelock", "sklearn"):
         if importlib.util.find_spec(name) is None:
             refuse("installation", name, "it is missing, and the lab needs it: pip install 'wagmf[lab]'")
+
+
+def _say(text: str) -> None:
+    """Print what may hold names of the user's as it is."""
+    _out.print(Text(text), soft_wrap=True)
+
+
+def _beside(path: Path) -> Path:
+    """The path of a file, in a folder that was made and tried before any work is done for it."""
+    if path.is_dir():
+        refuse("out", str(path), "it is a folder; name a file")
+    _folder(path.parent)
+    return path
 
 
 def _folder(path: Path) -> Path:
@@ -453,5 +466,5 @@ def main() -> None:
     except BrokenPipeError:  # whoever read our output has seen enough; all files are written before we print
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (Refused, OSError) as error:
-        _err.print(str(error), style="red", markup=False, highlight=False)
+        _err.print(Text(str(error), style="red"))
         raise SystemExit(2) from None

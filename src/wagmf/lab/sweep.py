@@ -432,7 +432,11 @@ def _runs(work: Work, stack: Stack) -> list[Run]:
     """What a stack that is trained has to tell, run by run."""
     of, runs = work.prepared, []
     curves = {metric: torch.stack(stack.curves[metric]) for metric in METRICS}
-    way = f"{of.model.way}, {len(stack)} replicas" if of.model.way.startswith("stacked") else of.model.way
+    way = (
+        f"{of.model.way}, {len(stack)} replica{'s' * (len(stack) > 1)}"
+        if of.model.way.startswith("stacked")
+        else of.model.way
+    )
     for s, seed in enumerate(work.seeds):
         for k, arm in enumerate(work.arms):
             key, config = address(of.experiment.problem, of.data.digest, arm, seed)
@@ -447,7 +451,7 @@ def _runs(work: Work, stack: Stack) -> list[Run]:
 def _resumed(works: list[Work], prepared: list[Prepared], records: Records, folder: Path) -> list[Work]:
     """The plan, but stacks that were begun before go on as they were, even if the grid has grown since."""
     planned = {work.identity for work in works}
-    begun = [path.stem for path in folder.glob("*.pt")]
+    begun = {path.stem for path in folder.glob("[!.]*.pt")}
     if all(identity in planned for identity in begun):
         return works
     places = {}

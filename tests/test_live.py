@@ -1,0 +1,173 @@
+"""What a person sees while a sweep runs."""
+
+import io
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from rich.console import Console
+from sweeps import ready, vectors
+from torch import nn
+from twins import one_thread as one_thread
+
+from wagmf.lab import live as room
+from wagmf.lab.compare import compare, prepare_comparison
+from wagmf.lab.engine import Stack
+from wagmf.lab.live import LiveView
+from wagmf.lab.sweep import plan, sweep
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+HOSTILE = "[red]bold[/red] [/] :dog: <b>"
+
+
+def console(**options):
+    return Console(file=io.StringIO(), width=200, **options)
+
+
+def said(view_console):
+    return view_console.file.getvalue()
+
+
+def test_where_nobody_watches_there_is_a_line_for_each_stack(tmp_path):
+    prepared = ready({"name": "one"}, {"name": "two", "l2": 0.1})
+    out = console()
+    with LiveView(out) as view:
+        sweep(prepared, tmp_path / "runs.db", watch=view)
+    lines = said(out).splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("4 of 8 runs are recorded; last one, ")
+    assert lines[1].startswith("8 of 8 runs are recorded; last two, ")
+    assert all(line.endswith(" steps/s.") for line in lines)
+    assert (view.done, view.total) == (8, 8)
+    assert "\x1b" not in said(out)
+
+
+def test_what_was_done_before_and_what_goes_on_is_told(tmp_path, monkeypatch):
+    train, left = Stack.train, [6]
+
+    def once(stack):
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        train(stack)
+
+    monkeypatch.setattr(Stack, "train", once)
+    prepared = ready({"name": "one"}, {"name": "two", "l2": 0.1})
+    with pytest.raises(KeyboardInterrupt), LiveView(console()) as view:
+        sweep(prepared, tmp_path / "runs.db", every=1, watch=view)
+    monkeypatch.undo()
+    out = console()
+    with LiveView(out) as view:
+        sweep(prepared, tmp_path / "runs.db", every=1, watch=view)
+    lines = said(out).splitlines()
+    assert lines[:2] == ["4 of 8 runs were done before.", "two: 4 runs go on after epoch 2."]
+    assert lines[2].startswith("8 of 8 runs are recorded")
+    task = view._bars.tasks[0]
+    assert (task.completed, task.total) == (16, 16)
+
+
+class Looking(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 3)
+
+    def forward(self, x):
+        return super().forward(x) * (2 if x.sum().item() > 0 else 1)
+
+
+def test_a_model_that_is_trained_one_at_a_time_is_told_before():
+    out = console()
+    asked = {"methods": ["adam"], "lrs": [0.1], "epochs": 1, "batch": 8}
+    with LiveView(out) as view:
+        compare(Looking, vectors(), watch=view, **asked)
+    assert said(out).startswith("Replicas are trained one at a time (its code cannot be batched: ")
+    out = console()
+    with LiveView(out) as view:
+        compare(lambda: nn.Linear(4, 3), vectors(), watch=view, **asked)
+    assert "one at a time" not in said(out)
+
+
+def test_a_screen_shows_the_best_of_each_method(tmp_path):
+    prepared = ready({"name": HOSTILE, "methods": ["adam", "wada"]})
+    out = console(force_terminal=True, color_system=None)
+    with LiveView(out) as view:
+        sweep(prepared, tmp_path / "runs.db", watch=view)
+        shown = console()
+        shown.print(view._render())
+    text = said(shown)
+    assert "4/8 runs" not in text
+    assert "8/8 runs" in text
+    assert "Best so far" in text
+    assert "[red]bold[/red] [/] :dog: <b>" in text
+    assert "epoch 4 of 4" in text
+    assert text.index("adam") != text.index("wada")
+    assert "left" in text
+    assert "runs are recorded" not in said(out)  # the bar says so
+
+
+class Shown:
+    """What a stack of two seeds and two arms shows of itself: losses whose mean over the seeds is this."""
+
+    def __init__(self, epoch, losses):
+        rows = torch.tensor([[loss - 0.25 for loss in losses], [loss + 0.25 for loss in losses]], dtype=torch.float64)
+        self.curves = {"train_loss": [rows + 9, rows], "test_accuracy": [rows, 1 - rows]}
+        self.epoch, self.batches = epoch, SimpleNamespace(steps=3)
+
+    def __len__(self):
+        return 4
+
+
+def test_the_best_so_far_is_the_best_of_this_epoch():
+    prepared = ready({"name": "one", "lrs": [0.01, 0.1]})
+    (work,) = plan(prepared, set())
+    view = LiveView(console())
+    view.planned([work], 0)
+    view.begun(work, 0)
+    for losses, right in (
+        ([math.nan, 0.9], (0.9, 0.1)),  # one that diverged at once is no best
+        ([math.nan, 0.8], (0.8, 0.1)),
+        ([0.5, 0.7], (0.5, 0.01)),
+        ([0.6, 0.65], (0.6, 0.01)),  # what was better once does not count
+        ([0.7, 0.6], (0.6, 0.1)),
+        ([0.7, math.nan], (0.7, 0.01)),
+    ):
+        view.trained(work, Shown(1, losses))
+        assert view._best() == [("one", "adam", right[1], pytest.approx(right[0]), pytest.approx(1 - right[0]))]
+
+
+def test_the_best_method_is_shown_first_and_one_that_diverged_last():
+    view = LiveView(console())
+    for methods, losses in ((["adam"], [math.nan, math.nan]), (["amsgrad"], [0.7, 0.9]), (["wada"], [0.9, 0.5])):
+        (work,) = plan(ready({"name": "one", "methods": methods}), set())
+        view.planned([work], 0)
+        view.trained(work, Shown(1, losses))
+    assert [row[1:3] for row in view._best()] == [("wada", 0.1), ("amsgrad", 0.01), ("adam", 0.01)]
+
+
+def test_the_rate_is_that_of_this_stack(monkeypatch):
+    prepared = ready({"name": "one"})
+    (work,) = plan(prepared, set())
+    times = iter([100.0, 102.0, 104.0])
+    monkeypatch.setattr(room.time, "perf_counter", lambda: next(times))
+    view = LiveView(console())
+    view.planned([work], 0)
+    view.begun(work, 2)
+    view.trained(work, Shown(3, [0.5, 0.6]))
+    assert view._rate == "6 steps/s"  # 3 steps of 4 replicas in 2 seconds
+    view.trained(work, Shown(4, [0.5, 0.6]))
+    assert view._rate == "6 steps/s"
+    assert view._current == "one: 4 replicas, epoch 4 of 4"
+
+
+def test_before_anything_is_planned_there_is_something_to_see():
+    shown = console()
+    shown.print(LiveView(shown)._render())
+    assert "Best so far" in said(shown)
+
+
+def test_text_is_printed_as_it_is():
+    out = console(force_terminal=True)
+    LiveView(out).told(HOSTILE)
+    assert "[red]bold[/red] [/] :dog: <b>" in said(out)
+    assert prepare_comparison("softmax", vectors(), name=HOSTILE)[0].experiment.name == HOSTILE
