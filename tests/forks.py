@@ -23,9 +23,9 @@ from hypothesis import Phase, settings
 TESTS = Path(__file__).parent
 # Not the package, nor what imports it, nor Keras, which would have its back end for good: what else Keras imports.
 # Torch imports its compiler, torch._dynamo, for the first optimizer that is made.
-# pandas is missing, since it starts a thread.
-HEAVY = ["jax", "jinja2", "matplotlib.pyplot", "mpmath", "numpy", "optax", "scipy.optimize", "scipy.stats", "sklearn.base",
-         "torch", "torch._dynamo.testing"]  # fmt: skip
+# Neither scikit-learn nor pandas, which start a thread.
+HEAVY = ["jax", "jinja2", "matplotlib.pyplot", "mpmath", "numpy", "optax", "scipy.optimize", "scipy.stats", "torch",
+         "torch._dynamo.testing"]  # fmt: skip
 multiprocessing.set_forkserver_preload(["forks"])
 if "WAGMF_FORKS" in os.environ:  # this is the server
     for name in HEAVY:

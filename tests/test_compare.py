@@ -1,5 +1,6 @@
 """Comparisons of anybody's modules: stacked where that gives the same, told where not, and refused by name."""
 
+import random
 import sys
 from dataclasses import replace
 from functools import partial
@@ -226,15 +227,13 @@ def test_what_cannot_be_stacked_is_trained_one_at_a_time_and_says_so(factory, re
 
 
 class Global(nn.Linear):
-    """Counts how often it is called, which is once for all replicas of a stack."""
+    """Notices that replicas are computed together, and does otherwise."""
 
     def __init__(self):
         super().__init__(4, 3)
-        self.calls = 0
 
     def forward(self, x):
-        self.calls += 1
-        return super().forward(x) * self.calls
+        return super().forward(x) * (2 if torch._C._functorch.is_batchedtensor(self.weight) else 1)
 
 
 # ---------------------------------------------------------------- what is refused
@@ -256,17 +255,17 @@ class Evaluated(nn.Linear):
     [
         (nn.Flatten, "'Flatten' .it has no parameters to train"),
         (lambda: nn.Linear(4, 3).requires_grad_(False), "'Linear' .it has no parameters to train"),
-        (lambda: nn.Linear(4, 5), r"model output: \(4, 5\) .it must be logits of shape \(4, 3\)"),
+        (lambda: nn.Linear(4, 5), r"model output: \(8, 5\) .it must be logits of shape \(8, 3\)"),
         (lambda: nn.LSTM(4, 3), "model output: 'tuple'"),
-        (lambda: nn.Linear(7, 3), r"Linear .\(4, 4\) does not go through it: mat1 and mat2"),
-        (lambda: nn.Embedding(4, 3), r"Embedding .\(4, 4\) does not go through it"),
+        (lambda: nn.Linear(7, 3), r"Linear .\(8, 4\) does not go through it: mat1 and mat2"),
+        (lambda: nn.Embedding(4, 3), r"Embedding .\(8, 4\) does not go through it"),
         (lambda: None, "None .the factory must return a torch.nn.Module"),
         (lambda: nn.LazyLinear(3), "'LazyLinear' .its tensors have no shape"),
         (broken, "broken .it cannot be made: KeyError"),
         (lambda x: x, "it cannot be made: .*missing 1 required positional argument"),
         (partial(nn.Linear, 4), "partial .it cannot be made: "),
         (nn.Linear(4, 3), "'Linear' .give what makes it"),
-        (partial(Evaluated, 4, 3), r"Evaluated .\(4, 4\) does not go through it: no evaluation.$"),
+        (partial(Evaluated, 4, 3), r"Evaluated .\(8, 4\) does not go through it: no evaluation.$"),
         (lambda: type("Cut", (nn.Linear,), {"forward": lambda self, x: x[:, :3]})(4, 3), "'Cut' .its logits do not"),
         (3, "3 .it must be a factory of modules"),
         ("mpl", "did you mean 'mlp'"),
@@ -333,7 +332,12 @@ NET = "from torch import nn\n\nW = 6\n\n\ndef net():\n    return nn.Sequential(n
 def test_a_factory_is_found_in_the_working_folder_and_known_by_its_code(here):
     file = here / "mine_net.py"
     known = []
-    for text in (NET, NET, NET.replace("6", "7"), NET + "# changed\n"):
+    for text in (
+        NET,
+        "# the same\n" + NET,
+        NET.replace("6", "7"),
+        NET.replace("nn.Linear(4", "nn.ReLU(), nn.Linear(4"),
+    ):
         file.write_text(text)
         sys.modules.pop("mine_net", None)
         prepared = prepare_comparison("mine_net:net", vectors(), **QUICK)
@@ -342,6 +346,62 @@ def test_a_factory_is_found_in_the_working_folder_and_known_by_its_code(here):
     assert known[0] == known[1]
     assert known[0].isdisjoint(known[2] | known[3])
     assert known[2].isdisjoint(known[3])
+
+
+OTHER = """
+import torch
+from torch import nn
+
+
+def twice(x):
+    return 2 * x
+
+
+class Block(nn.Linear):
+    def forward(self, x):
+        return twice(super().forward(x))
+
+
+class Mine(torch.optim.SGD):
+    def step(self, closure=None):
+        return super().step(closure)
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("2 * x", "3 * x", False),
+        ("twice(super()", "twice(1 + super()", False),
+        ("step(closure)", "step()", False),
+        ("\n\n\n", "\n\n\n# x\n", True),
+    ],
+)
+def test_code_that_is_called_counts(here, old, new, same):
+    """What a factory imports, what that calls, and an optimizer of one's own; but not comments."""
+    (here / "mine_net.py").write_text("import mine_parts\n\n\ndef net():\n    return mine_parts.Block(4, 3)\n")
+    known = []
+    for text in (OTHER, OTHER.replace(old, new, 1)):
+        (here / "mine_parts.py").write_text(text)
+        for name in ("mine_net", "mine_parts"):
+            sys.modules.pop(name, None)
+        prepared = prepare_comparison("mine_net:net", vectors(), **{**QUICK, "methods": ["mine_parts.Mine"]})
+        known.append(set(sweep.addresses(prepared)))
+    assert (known[0] == known[1]) == same
+    assert same or known[0].isdisjoint(known[1])
+
+
+def test_first_weights_from_elsewhere_count():
+    weights = {"scale": 1.0}
+
+    def net():
+        made = nn.Linear(4, 3)
+        nn.init.constant_(made.weight, weights["scale"])
+        return made
+
+    before = source_of(net)
+    weights["scale"] = 2.0
+    assert source_of(net) != before
 
 
 def test_a_file_with_an_error_is_refused_by_name(here):
@@ -483,3 +543,49 @@ def test_options_of_optimizers_count():
     plain = compare("softmax", vectors(), **{**QUICK, "methods": list(methods)})
     losses = [each.records.curves.groupby("method")["train_loss"].mean().tolist() for each in (result, plain)]
     assert all(one != other for one, other in zip(*losses, strict=True))
+
+
+class Counting(nn.Linear):
+    """Its rate falls with every call, by a number that no checkpoint holds."""
+
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x) / self.calls
+
+
+class Replacing(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 3)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x):
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return super().forward(x - self.mean)
+
+
+class Drawing(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * random.random()
+
+
+@pytest.mark.parametrize(
+    ("factory", "why"),
+    [
+        (lambda: Counting(4, 3), "keeps or draws something by itself"),
+        (Replacing, "replaces the buffer mean"),
+        (lambda: Drawing(4, 3), "keeps or draws something by itself"),
+    ],
+)
+def test_a_module_with_state_that_no_checkpoint_holds_is_refused(factory, why):
+    with pytest.raises(Refused, match=why):
+        module(factory, (4,), 3)
+
+
+def test_a_module_is_tried_with_the_batches_it_will_see():
+    def net():
+        return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+
+    with pytest.raises(Refused, match="more than 1 value"):
+        prepare_comparison(net, vectors(), **{**QUICK, "batch": 1})

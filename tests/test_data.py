@@ -350,7 +350,9 @@ def test_a_bad_archive_is_refused_by_name(name, site, tmp_path):
     assert [name for name in files_in(tmp_path) if "train" in name or "download" in name] == []
 
 
-@pytest.mark.parametrize("packed", [b"text", gzip.compress(b"text" * 99)[:-9], gzip.compress(b"text")])
+@pytest.mark.parametrize(
+    "packed", [b"text", gzip.compress(b"text" * 99)[:-9], gzip.compress(b"text")], ids=["no gzip", "cut", "other"]
+)
 def test_a_bad_gzip_is_refused_by_name(packed, mnist, site, tmp_path):
     first, *others = mnist.originals
     site.files[first.archive.name] = packed

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import forks
+import pandas as pd
 import pytest
 
 from wagmf.methods import markdown_table
@@ -48,6 +49,31 @@ def test_the_benchmark_tables_are_what_was_measured(tables):
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.name)
 def test_the_method_table_has_not_drifted(path):
     assert split(path.read_text())[1] == markdown_table() + "\n", "run: make table"
+
+
+LAB = ROOT / "docs" / "lab.md"
+SANITY = {"mnist_mlp": "the paper's MLP on MNIST, 15 epochs, a CPU",
+          "cifar10_resnet20": "ResNet-20 on CIFAR-10 in the paper's protocol, 200 epochs, an H200"}  # fmt: skip
+
+
+def sanity_table() -> str:
+    """Each method at the step size with the lowest training loss of the last epoch."""
+    lines = [
+        "| experiment | method | best of its step sizes | training loss | test accuracy |",
+        "|---|---|--:|--:|--:|",
+    ]
+    for name, words in SANITY.items():
+        curves = pd.read_csv(ROOT / "experiments" / "records" / f"{name}.csv")
+        last = curves[curves["epoch"] == curves["epoch"].max()]
+        for method, rows in last.groupby("method"):
+            best = rows.loc[rows["train_loss"].idxmin()]
+            cells = [f"{best['lr']:g} of {len(rows)}", f"{best['train_loss']:.4f}", f"{best['test_accuracy']:.2%}"]
+            lines.append(f"| {words} | {method} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def test_what_is_said_of_real_data_was_measured():
+    assert split(LAB.read_text(), *markers("sanity"))[1] == sanity_table(), "run: make table"
 
 
 def python_blocks(path: Path) -> list[str]:
@@ -104,6 +130,8 @@ def test_the_version_is_told_once():
 
 
 if __name__ == "__main__":
+    before, _, after = split(LAB.read_text(), *markers("sanity"))
+    LAB.write_text(before + markers("sanity")[0] + sanity_table() + markers("sanity")[1] + after)
     for page in TABLES:
         head, _, tail = split(page.read_text())
         page.write_text(head + BEGIN + markdown_table() + "\n" + END + tail)

@@ -459,9 +459,9 @@ def test_our_own_optimizers_by_their_dotted_names_are_the_methods():
 
 def test_a_decay_that_an_arm_names_goes_before_the_problem_s():
     stack = stack_of(problem_of("softmax", decay=0.5), [Arm("wada", 0.01), Arm("wada", 0.01, (("decay", 1.0),))])
-    assert [optimizer.param_groups[0]["rule"].decay for optimizer in stack.updates._optimizers] == [0.5, 1.0]
+    assert [optimizer.param_groups[0]["rule"].decay for optimizer in stack.updates._all] == [0.5, 1.0]
     own = stack_of(problem_of("softmax", decay=None), [Arm("adagrad", 0.01), Arm("wada", 0.01)])
-    assert [optimizer.param_groups[0]["rule"].decay for optimizer in own.updates._optimizers] == [0.5, 0.0]
+    assert [optimizer.param_groups[0]["rule"].decay for optimizer in own.updates._all] == [0.5, 0.0]
 
 
 def test_milestones_change_the_step_sizes_that_arms_name():
@@ -469,7 +469,7 @@ def test_milestones_change_the_step_sizes_that_arms_name():
     stack, seen = stack_of(problem, [Arm("wada", 0.1), Arm("wada", 0.2), SGD, Arm("ogd", 0.4)]), []
     for _ in range(4):
         stack.train()
-        ours, theirs, other = (optimizer.param_groups[0]["lr"] for optimizer in stack.updates._optimizers)
+        ours, other, theirs, *_ = (optimizer.param_groups[0]["lr"] for optimizer in stack.updates._all)
         seen.append((ours.tolist(), theirs * stack.updates._taken**0.5, other.tolist()))
     for (ours, theirs, other), factor in zip(seen, (1, 0.5, 0.5, 0.25), strict=True):
         assert ours == [0.1 * factor, 0.2 * factor]
@@ -481,8 +481,8 @@ def test_one_optimizer_for_each_run_of_equal_methods():
     """Options tell methods apart, and arms of one method that lie apart have one each."""
     arms = [Arm("wada", 0.1), Arm("wada", 0.2), Arm("wada", 0.1, (("beta1", 0.5),)), Arm("adam", 0.1), Arm("wada", 0.3)]
     stack = stack_of(problem_of("softmax"), arms)
-    assert stack.updates._parts == [(0, 2), (2, 3), (3, 4), (4, 5)]
-    assert all(isinstance(optimizer, WAGMF) for optimizer in stack.updates._optimizers)
+    assert list(stack.updates._ours) == [(0, 2), (2, 3), (3, 4), (4, 5)]
+    assert all(isinstance(optimizer, WAGMF) for optimizer in stack.updates._all)
     assert stack.updates.recordable
     assert not stack_of(problem_of("softmax"), [Arm("wada", 0.1), SGD]).updates.recordable
 
@@ -496,3 +496,28 @@ def test_what_a_stack_says_of_itself():
     assert stack.step_ms == pytest.approx(100.0)
     assert int(stack.step) == 3
     assert all(curves[0].dtype == F64 for curves in stack.curves.values())
+
+
+class GlobalNorm(torch.optim.SGD):
+    """Looks at all of its parameters together, and puts new tensors into their place."""
+
+    def step(self, closure=None):
+        params = [param for group in self.param_groups for param in group["params"]]
+        norm = torch.stack([param.grad.norm() for param in params]).norm()
+        for group in self.param_groups:
+            for param in group["params"]:
+                param.data = param.data - group["lr"] * param.grad / (1 + norm)
+
+
+def test_an_optimizer_that_looks_at_all_its_parameters_sees_one_replica(monkeypatch):
+    monkeypatch.setattr(torch.optim, "GlobalNorm", GlobalNorm, raising=False)
+    arms = [Arm("torch.optim.GlobalNorm", 0.1), Arm("torch.optim.GlobalNorm", 1e30)]
+    problem = problem_of("softmax", epochs=2)
+    together, alone = stack_of(problem, arms), stack_of(problem, arms[:1])
+    for stack in (together, alone):
+        stack.train()
+        stack.train()
+    for name, param in alone.params.items():
+        assert off(together.params[name][:, :1], param) < 1e-12, name
+        assert not torch.equal(param[0], param[1])
+        assert not torch.equal(param[0, 0], torch.from_numpy(models.initial(alone.model, alone.seeds[0])[name]))

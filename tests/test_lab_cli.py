@@ -219,7 +219,7 @@ def test_compare_takes_my_model_and_my_data(here):
     assert len(Records("out/runs.db").runs()) == 12
     assert "12 of 12 runs were done before" in call(*arguments).stderr
     # Its code is a part of what a run is known by.
-    (here / "mine_net.py").write_text(NET + "# another version\n")
+    (here / "mine_net.py").write_text(NET.replace("nn.ReLU", "nn.Tanh"))
     sys.modules.pop("mine_net")
     assert "were done before" not in call(*arguments).stderr
     assert len(Records("out/runs.db").runs()) == 24
@@ -361,7 +361,7 @@ COMPARE = ["compare", "softmax", "--data", "mine.npz", "-o", "out"]
         (None, ["compare", "nowhere:Net", "--data", "mine.npz"], ["nowhere:Net", "No module named 'nowhere'"]),
         (None, ["compare", "mine_net:something", "--data", "mine.npz"], ["mine_net:something", "function"]),
         (None, ["compare", "mine_net:broken", "--data", "mine.npz"], ["broken", "not today"]),
-        (None, ["compare", "mine_net:Net", "--data", "digits"], ["mine_net:Net on digits", "(4, 1, 8, 8)"]),
+        (None, ["compare", "mine_net:Net", "--data", "digits"], ["mine_net:Net on digits", "(128, 1, 8, 8)"]),
         (None, ["compare", "mine_net:Net", "--data", "mine.npz", "--width", "3"], ["model option", "width"]),
         (None, ["compare", "mlp", "--data", "mnits"], ["did you mean 'mnist'"]),
         (without_labels, ["compare", "mlp", "--data", "half.npz"], ["half.npz", "y_train"]),

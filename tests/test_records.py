@@ -16,6 +16,7 @@ from made_up import COLUMNS, HOSTILE
 
 from wagmf.arguments import Refused
 from wagmf.lab import records as room
+from wagmf.lab.files import write_whole
 from wagmf.lab.records import METRICS, Records, Run, export, tables
 
 CURVES = {"train_loss": [0.9, 0.1 + 0.2], "train_accuracy": [0.5, 1.0], "test_loss": [1.1, 1 / 3],
@@ -328,7 +329,7 @@ def test_different_problems_of_one_name_are_numbered():
     assert {name: shared["epochs"] for name, shared in found.experiments.items()} == {
         "mine": 1, "mine (2)": 2, "mine (3)": 3}  # fmt: skip
     # They may also be called otherwise than they were recorded.
-    names = tables(runs, {"a": "one", "b": "two", "c": "one"}).runs
+    names = tables(runs, {"a": ["one"], "b": ["two"], "c": ["one"]}).runs
     assert dict(zip(names["key"], names["experiment"], strict=True)) == {
         "a": "one",
         "b": "two",
@@ -392,3 +393,35 @@ def test_other_endings_are_refused(name, tmp_path):
     with pytest.raises(Refused, match=r"Invalid export: .*the file must end in \.csv or \.parquet"):
         export(tables(some()), tmp_path / name)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_run_may_belong_to_several_experiments(tmp_path):
+    records = Records(tmp_path / "runs.db")
+    records.add([run("a"), run("b")])
+    records.enrol({"a": ["one", "two"], "b": ["two"]})
+    records.enrol({"a": ["one"]})
+    found = tables(records.runs(), records.names()).runs
+    assert sorted(zip(found["experiment"], found["key"], strict=True)) == [("one", "a"), ("two", "a"), ("two", "b")]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "3"])
+def test_a_damaged_run_is_named(tmp_path, text):
+    records = Records(tmp_path / "runs.db")
+    records.add([run("a")])
+    with sqlite3.connect(records.path) as database:
+        database.execute("UPDATE runs SET curves = ?", (text,))
+    database.close()
+    with pytest.raises(Refused, match=r"runs\.db: run a: .*damaged"):
+        records.runs()
+
+
+def test_a_link_goes_on_leading_to_its_file_and_a_device_stays_one(tmp_path):
+    (tmp_path / "real.txt").write_text("old")
+    (tmp_path / "link.txt").symlink_to("real.txt")
+    write_whole(tmp_path / "link.txt", lambda new: new.write_text("new"))
+    assert (tmp_path / "real.txt").read_text() == "new"
+    assert (tmp_path / "link.txt").is_symlink()
+    with pytest.raises(OSError, match="no ordinary file"):
+        write_whole(Path(os.devnull), lambda new: new.write_text("new"))
+    with pytest.raises(OSError, match=r"No such file or directory: '.*/none/a\.txt'"):
+        write_whole(tmp_path / "none" / "a.txt", lambda new: new.write_text("new"))

@@ -344,7 +344,7 @@ def test_the_tables_say_what_the_statistics_say(few):
     assert f"{paper['p']:.2g}" in reader.text
     ms = records.runs.groupby("method")["step_ms"].median()
     assert f"{ms['adam']:.3g}" in reader.text
-    assert f"{ms['wada'] / ms.min():.2f}" in reader.text
+    assert f"{ms['wada']:.3g}" in reader.text
 
 
 def test_every_step_size_can_be_looked_at(few):

@@ -46,6 +46,7 @@ ORDER = [
     "wagmf.lab.plots",
     "wagmf.lab.traces",
     "wagmf.lab.data",
+    "wagmf.lab.sources",
     "wagmf.lab.spec",
     "wagmf.lab.noise",
     "wagmf.lab.batches",

@@ -1,6 +1,7 @@
 """The command line: parses, calls, prints."""
 
 import importlib.util
+import math
 import os
 import shlex
 import sys
@@ -245,7 +246,8 @@ def _runs(
     from wagmf.lab.records import Records, tables
     from wagmf.lab.records import export as write
 
-    found = tables(Records(records, create=False).runs())
+    kept = Records(records, create=False)
+    found = tables(kept.runs(), kept.names())
     listed: Any = found.runs
     if export is not None:
         _say(f"{len(found.runs)} runs into {write(found, export)}")
@@ -276,7 +278,8 @@ def _report(
     from wagmf.lab.report import pictures as draw
     from wagmf.lab.report import report as write
 
-    found = tables(Records(records, create=False).runs())
+    kept = Records(records, create=False)
+    found = tables(kept.runs(), kept.names())
     _say(f"Report    {write(found, _beside(out), title=title, criterion=criterion)}")
     if pictures is not None:
         drawn = draw(found, _folder(pictures), criterion=criterion)
@@ -325,7 +328,9 @@ def _outcomes(result: Any) -> Iterator[Table]:
     edges: Any = result.rates.set_index(["experiment", "method"])["edge"]
     finals: Any = stats.finals(result.records.curves, "test_accuracy")
     hits = finals.groupby(["experiment", "method", "lr"])["value"].mean()
+    order = stats.ranking(result.records.curves, result.criterion, rates=result.rates)[["experiment", "method"]]
     ranks: Any = stats.ranking(result.records.curves, "train_loss", rates=result.rates)
+    ranks = order.merge(ranks, on=["experiment", "method"])
     for name, rows in ranks.groupby("experiment", sort=False):
         table = Table(title=Text(f"{name}, each method at its best step size"), title_justify="left")
         for heading in ("method", "best α", "seeds", "training loss", "test accuracy", "beats others"):
@@ -335,7 +340,8 @@ def _outcomes(result: Any) -> Iterator[Table]:
             loss = f"{row.mean:.4g} ± {(row.high - row.low) / 2:.1g}" if row.n > 1 else f"{row.mean:.4g}"
             seeds = f"{row.n}" + (f" of {row.n + row.diverged}" if row.diverged else "")
             accuracy = f"{hits[name, row.method, row.lr]:.2%}"
-            table.add_row(Text(row.method), f"{edge}{row.lr:g}", seeds, loss, accuracy, f"{row.improves:.0%}")
+            beats = "–" if math.isnan(row.improves) else f"{row.improves:.0%}"
+            table.add_row(Text(row.method), f"{edge}{row.lr:g}", seeds, loss, accuracy, beats)
         yield table
 
 

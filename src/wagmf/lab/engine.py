@@ -232,19 +232,19 @@ def _stacked(firsts: list[Tensor], arms: int, device: torch.device, dtype: torch
 
 
 class _Updates:
-    """The optimizers of a stack: one of ours for each method, or one of somebody else's for each replica's tensors."""
+    """The optimizers of a stack: one of ours for each method, and for each replica one of somebody else's."""
 
     def __init__(self, stack: Stack) -> None:
-        self._stack = stack
-        arms = stack.arms
+        self._stack, arms = stack, stack.arms
         self.recordable = not any(arm.dotted for arm in arms)
         bounds = [k for k in range(len(arms)) if k == 0 or _method(arms[k]) != _method(arms[k - 1])]
-        parts = list(zip(bounds, [*bounds[1:], len(arms)], strict=True))
-        self._optimizers = [self._theirs(*part) if arms[part[0]].dotted else self._ours(*part) for part in parts]
-        self._parts = parts
+        parts = zip(bounds, [*bounds[1:], len(arms)], strict=True)
+        self._ours = {part: self._of_method(*part) for part in parts if not arms[part[0]].dotted}
+        places = [(s, k) for k, arm in enumerate(arms) if arm.dotted for s in range(len(stack.seeds))]
+        self._theirs = {place: _Foreign(stack, *place) for place in places}
         self._taken, self._factor = 0, 1.0  # steps, and what milestones have made of the step sizes
 
-    def _ours(self, first: int, last: int) -> WAGMF:
+    def _of_method(self, first: int, last: int) -> WAGMF:
         """One optimizer for the arms of a method, with a step size for each replica."""
         stack, arm = self._stack, self._stack.arms[first]
         lrs = torch.tensor([each.lr for each in stack.arms[first:last]], dtype=torch.float64, device=stack.device)
@@ -262,49 +262,58 @@ class _Updates:
         rule = arm.rule if decay is None else arm.rule.with_decay(decay)
         return WAGMF(views, lr=lrs, rule=rule, eps=stack.problem.eps, capturable=stack.device.type == "cuda")
 
-    def _theirs(self, first: int, last: int) -> torch.optim.Optimizer:
-        """One group for each arm; the tensors of a replica are its own, since an optimizer may look at them whole."""
-        stack, groups = self._stack, []
-        for k in range(first, last):
-            views = []
-            for name, param in stack.params.items():
-                for s in range(len(stack.seeds)):
-                    view = param.detach()[s, k].requires_grad_()
-                    view.grad = stack.grads[name][s, k]
-                    views.append(view)
-            groups.append({"params": views, "lr": stack.arms[k].lr})
-        arm = stack.arms[first]
-        return arm.optimizer(groups, **dict(arm.options))
-
     def rate(self, factor: float) -> None:
         """Multiply the step sizes that the arms name by ``factor``."""
         self._taken = (self._stack.epoch - 1) * self._stack.batches.steps
         self._factor = factor
-        for optimizer, (first, last) in zip(self._optimizers, self._parts, strict=True):
-            if not self._stack.arms[first].dotted:
-                lr = optimizer.param_groups[0]["lr"]
-                lrs = torch.tensor([arm.lr * factor for arm in self._stack.arms[first:last]], dtype=lr.dtype)
-                lr.copy_(lrs.repeat(lr.numel() // len(lrs)))
+        for (first, last), optimizer in self._ours.items():
+            lr = optimizer.param_groups[0]["lr"]
+            lrs = torch.tensor([arm.lr * factor for arm in self._stack.arms[first:last]], dtype=lr.dtype)
+            lr.copy_(lrs.repeat(lr.numel() // len(lrs)))
 
     def step(self) -> None:
         """Take the step."""
         self._taken += 1
-        rate = self._factor * self._taken ** -(self._stack.problem.decay or 0.0)
-        for optimizer, (first, last) in zip(self._optimizers, self._parts, strict=True):
-            arms = self._stack.arms[first:last]
-            if arms[0].dotted:  # ours know how their step sizes decay
-                for group, arm in zip(optimizer.param_groups, arms, strict=True):
-                    group["lr"] = arm.lr * rate
+        for optimizer in self._ours.values():
             optimizer.step()
+        if self._theirs:  # ours know how their step sizes decay
+            rate = self._factor * self._taken ** -(self._stack.problem.decay or 0.0)
+            for foreign in self._theirs.values():
+                foreign.step(rate)
 
     def state_dict(self) -> list[Any]:
         """What the optimizers go on from."""
-        return [optimizer.state_dict() for optimizer in self._optimizers]
+        return [optimizer.state_dict() for optimizer in self._all]
 
     def load_state_dict(self, states: list[Any]) -> None:
         """Go on from there."""
-        for optimizer, state in zip(self._optimizers, states, strict=True):
+        for optimizer, state in zip(self._all, states, strict=True):
             optimizer.load_state_dict(state)
+
+    @property
+    def _all(self) -> list[Any]:
+        return [*self._ours.values(), *(foreign.optimizer for foreign in self._theirs.values())]
+
+
+class _Foreign:
+    """An optimizer of somebody else's for one replica alone: it may look at all of its parameters together."""
+
+    def __init__(self, stack: Stack, s: int, k: int) -> None:
+        self._arm = stack.arms[k]
+        self._places = [param.detach()[s, k] for param in stack.params.values()]
+        self._views = [place.detach().requires_grad_() for place in self._places]
+        for view, grad in zip(self._views, stack.grads.values(), strict=True):
+            view.grad = grad[s, k]
+        self.optimizer = self._arm.optimizer(self._views, lr=self._arm.lr, **dict(self._arm.options))
+
+    def step(self, rate: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = self._arm.lr * rate
+        self.optimizer.step()
+        for view, place in zip(self._views, self._places, strict=True):
+            if view.data_ptr() != place.data_ptr():  # it put another tensor there
+                place.copy_(view.detach())
+                view.data = place
 
 
 def _method(arm: Arm) -> tuple[Any, ...]:

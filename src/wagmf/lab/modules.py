@@ -2,14 +2,9 @@
 
 import hashlib
 import importlib
-import inspect
-import re
-import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -22,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from wagmf.arguments import Refused, refuse
 from wagmf.lab.models import Model, Tensors
 from wagmf.lab.noise import Noise, key
+from wagmf.lab.sources import look_here, told
 
 __all__ = ["Module", "factory_of", "first_line", "module", "source_of"]
 
@@ -113,7 +109,7 @@ class _Norms(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def module(factory: Factory, inputs: tuple[int, ...], classes: int) -> Module:
+def module(factory: Factory, inputs: tuple[int, ...], classes: int, batch: int = 4) -> Module:
     """The model that a factory makes, tried out: does it fit the data, and can its replicas be computed together?
 
     >>> class Fickle(nn.Linear):
@@ -123,7 +119,8 @@ def module(factory: Factory, inputs: tuple[int, ...], classes: int) -> Module:
     'its code cannot be batched'
     """
     made = _checked(factory)
-    x = torch.randn(4, *inputs, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(batch, *inputs, generator=torch.Generator().manual_seed(0))
+    _check_state(factory, x)
     model = Module(inputs, classes, factory, made, *_tried(made, x, classes))
     return replace(model, reason=_unlike(model, x))
 
@@ -137,8 +134,7 @@ def factory_of(name: str) -> Factory:
     where, _, attribute = name.partition(":")
     if not where or not attribute:
         refuse("model", name, "one of the zoo, or module:factory")
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    look_here()
     try:
         found: Any = importlib.import_module(where)
         for part in attribute.split("."):
@@ -159,31 +155,11 @@ def source_of(factory: Factory) -> str:
     16
     """
     made = _made(factory, 0)
-    sizes = [(name, tuple(value.shape)) for name, value in [*made.named_parameters(), *made.named_buffers()]]
-    told = [*_told(factory), repr(made), repr(sizes)]
-    return hashlib.sha256(_PLACE.sub("", "\n".join(told)).encode()).hexdigest()[:16]
-
-
-_PLACE = re.compile(r" at 0x[0-9a-fA-F]+")  # in memory, which is another each time
-
-
-def _told(factory: Any) -> list[str]:
-    """All that can be known of a function without calling it."""
-    if isinstance(factory, partial):
-        return [*_told(factory.func), repr(factory.args), repr(sorted(factory.keywords.items()))]
-    told = []
-    try:
-        file = inspect.getsourcefile(inspect.unwrap(factory))
-        told.append(Path(file).read_text() if file and Path(file).is_file() else inspect.getsource(factory))
-    except (TypeError, OSError):  # built in a session of the interpreter
-        pass
-    if inspect.isfunction(factory):  # of several in one file, this one, with what it refers to
-        told.append(repr(list(factory.__code__.co_positions())))
-        told.append(repr((factory.__defaults__, factory.__kwdefaults__)))
-        names = inspect.getclosurevars(factory)
-        told.append(repr(sorted(names.nonlocals.items())))
-        told.append(repr(sorted((k, v) for k, v in names.globals.items() if isinstance(v, int | float | str | tuple))))
-    return told
+    kinds = dict.fromkeys(type(each) for each in made.modules() if not type(each).__module__.startswith("torch."))
+    digest = hashlib.sha256("\n".join([*told(factory, *kinds), repr(made)]).encode())
+    for name, tensor in made.state_dict().items():  # first weights may come from elsewhere
+        digest.update(name.encode() + tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def first_line(error: BaseException) -> str:
@@ -232,6 +208,27 @@ def _seeded(noise: Noise | None, s: int, work: Callable[..., Tensor], *arguments
     with torch.random.fork_rng():
         torch.manual_seed((high << 31) ^ low)
         return work(*arguments)
+
+
+def _check_state(factory: Factory, x: Tensor) -> None:
+    """Refuse a module that keeps or draws what no checkpoint would hold: it has parameters and buffers for that."""
+    outs, made = [], _made(factory, 0).train()
+    kept = dict(made.named_buffers())
+    first = {name: value.clone() for name, value in made.state_dict().items()}
+    for _ in range(2):
+        made.load_state_dict(first)
+        try:
+            with torch.random.fork_rng(devices=[]), torch.no_grad():
+                torch.manual_seed(0)
+                outs.append(made(x))
+        except Exception:  # which is told better where it is tried out
+            return
+    name = type(made).__name__
+    for buffer, value in made.named_buffers():
+        if value is not kept.get(buffer):
+            refuse("model", name, f"its code replaces the buffer {buffer}: write into it instead, as with copy_")
+    if isinstance(outs[0], Tensor) and not torch.equal(*outs):
+        refuse("model", name, "it gives different logits from equal weights: it keeps or draws something by itself")
 
 
 def _tried(made: nn.Module, x: Tensor, classes: int) -> tuple[tuple[str, ...], int, bool]:

@@ -29,9 +29,14 @@ CREATE TABLE IF NOT EXISTS runs (
     config TEXT NOT NULL,           -- JSON: all that the result depends on
     diverged INTEGER,               -- the epoch, or NULL
     curves TEXT NOT NULL,           -- JSON: metric -> one value per epoch, null where there is none
-    step_ms REAL NOT NULL,          -- of this replica
+    step_ms REAL NOT NULL,          -- a step of its stack, divided by the replicas in it
     way TEXT NOT NULL,              -- how it was trained
     environment TEXT NOT NULL       -- JSON
+) STRICT;
+CREATE TABLE IF NOT EXISTS members (  -- which runs an experiment consists of; a run may belong to several
+    experiment TEXT NOT NULL,
+    key TEXT NOT NULL,
+    PRIMARY KEY (experiment, key)
 ) STRICT;
 CREATE TABLE IF NOT EXISTS attempts (  -- each time that training began or went on
     keys TEXT NOT NULL,             -- JSON: the runs that were trained together
@@ -109,6 +114,20 @@ class Records:
         with self._open() as database, database:
             database.executemany("INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
+    def enrol(self, names: Mapping[str, Iterable[str]]) -> None:
+        """Note to which experiments runs belong, by their keys, whether they are trained yet or not."""
+        rows = [(name, key) for key, several in names.items() for name in several]
+        with self._open() as database, database:
+            database.executemany("INSERT OR IGNORE INTO members VALUES (?, ?)", rows)
+
+    def names(self) -> dict[str, list[str]]:
+        """What :meth:`enrol` noted."""
+        found: dict[str, list[str]] = {}
+        with self._open() as database:
+            for name, key in database.execute("SELECT experiment, key FROM members ORDER BY rowid"):
+                found.setdefault(key, []).append(name)
+        return found
+
     def attempt(self, keys: list[str], epoch: int) -> None:
         """Note that training of these runs begins, or goes on after an epoch."""
         with self._open() as database, database:
@@ -134,9 +153,18 @@ class Records:
         found = []
         for key, name, config, diverged, curves, step_ms, way, environment in rows:
             if wanted is None or key in wanted:
-                told = json.loads(config), json.loads(curves), json.loads(environment)
+                told = [self._parsed(key, text) for text in (config, curves, environment)]
                 found.append(Run(key, name, told[0], diverged, told[1], step_ms, way, told[2]))
         return found
+
+    def _parsed(self, key: str, text: str) -> dict[str, Any]:
+        try:
+            told = json.loads(text)
+        except ValueError:
+            told = None
+        if not isinstance(told, dict):
+            raise Refused(f"{self.path}: run {key}: {text[:40]!r} (the file is damaged: it must be a JSON table)")
+        return told
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -175,12 +203,12 @@ class Tables:
     environment: dict[str, str]
 
 
-_APART = ("method", "method_options", "lr", "seed")  # what tells apart the runs of an experiment
+_APART = ("method", "method_options", "method_source", "lr", "seed")  # what tells apart the runs of an experiment
 _ORDER = ["experiment", "method", "lr", "seed"]
 
 
-def tables(runs: Iterable[Run], names: Mapping[str, str] | None = None) -> Tables:
-    """Runs as frames. ``names`` says under which experiment a run (by its key) is to be shown, if not its own.
+def tables(runs: Iterable[Run], names: Mapping[str, Iterable[str]] | None = None) -> Tables:
+    """Runs as frames. ``names`` says to which experiments a run (by its key) belongs, if not to its own alone.
 
     Runs that were recorded under one name, but of different problems, are different experiments: the name is numbered.
 
@@ -191,12 +219,13 @@ def tables(runs: Iterable[Run], names: Mapping[str, str] | None = None) -> Table
     runs = sorted(runs, key=lambda run: run.key)
     problems: dict[str, dict[str, Any]] = {}
     curves, rows = [], []
-    for run in runs:
+    belongs = names or {}
+    for run, called in [(each, name) for each in runs for name in belongs.get(each.key, [each.experiment])]:
         shared = {key: value for key, value in run.config.items() if key not in _APART}
-        name = _name((names or {}).get(run.key, run.experiment), shared, problems)
+        name = _name(called, shared, problems)
         common = {"experiment": name, "method": _label(run.config)}
         common |= {"lr": float(run.config["lr"]), "seed": int(run.config["seed"])}
-        epochs = max(len(values) for values in run.curves.values())
+        epochs = max((len(values) for values in run.curves.values()), default=0)
         more = {name: shared.get(name, "") for name in ("dataset", "model", "loss")}
         more |= {name: shared.get(name, 0) for name in ("epochs", "batch")}
         rows.append(common | {"key": run.key, "diverged": run.diverged, "step_ms": run.step_ms, "way": run.way} | more)

@@ -312,7 +312,6 @@ def _rank_rows(ranks: Any, runs: Any, methods: list[str], metric: str) -> list[d
     found = {row["method"]: row for row in rows(ranks)}
     order = best(ranks, metric)
     took = runs.groupby("method")["step_ms"].median().to_dict()
-    least = min((ms for ms in took.values() if ms > 0), default=math.nan)
     return [
         {
             "k": methods.index(name),
@@ -326,7 +325,6 @@ def _rank_rows(ranks: Any, runs: Any, methods: list[str], metric: str) -> list[d
             "improves": _two(row["improves"]),
             "chance": _between(_two(row["improves_low"]), _two(row["improves_high"])),
             "ms": f"{took[name]:.3g}" if took.get(name, 0) > 0 else "–",
-            "times": _two(took.get(name, math.nan) / least),
         }
         for name, row in ((name, found[name]) for name in [*order, *(name for name in found if name not in order)])
     ]

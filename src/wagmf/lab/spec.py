@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from wagmf.arguments import Refused, flag, integer, one_of, real, refuse
+from wagmf.lab.sources import look_here, told
 from wagmf.methods import METHODS
 from wagmf.rule import Rule, fold
 
@@ -62,7 +63,7 @@ class Arm:
     options: tuple[tuple[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "lr", real("lr", self.lr, above=0, what="learning rate"))
+        object.__setattr__(self, "lr", real("lr", self.lr, above=0, most=1e38, what="learning rate"))
         object.__setattr__(self, "options", tuple((name, _fixed(value)) for name, value in self.options))
         if self.dotted:
             _check_call(self.optimizer, self)
@@ -191,9 +192,11 @@ def address(problem: Problem, digest: str, arm: Arm, seed: int) -> tuple[str, di
     """
     shared = asdict(problem) | {"options": dict(problem.options), "data": digest}
     config = shared | {"method": arm.method, "method_options": dict(arm.options), "lr": arm.lr, "seed": seed}
+    if arm.dotted and not arm.method.startswith("torch."):
+        config["method_source"] = hashlib.sha256("\n".join(told(arm.optimizer)).encode()).hexdigest()[:16]
     # Data are known by their content: a file that was moved is the same data. The name is kept for people to read.
-    told = {key: value for key, value in config.items() if key != "dataset"}
-    text = json.dumps(told, sort_keys=True, default=list)
+    counted = {key: value for key, value in config.items() if key != "dataset"}
+    text = json.dumps(counted, sort_keys=True, default=list)
     return hashlib.sha256(text.encode()).hexdigest()[:20], json.loads(json.dumps(config, default=list))
 
 
@@ -283,7 +286,11 @@ def _arms(methods: Any, lrs: Any) -> tuple[Arm, ...]:
         if isinstance(rates, str) or not isinstance(rates, Iterable) or not rates:
             refuse(f"lrs of {name}", rates, "lrs must be a list of step sizes, for all methods or for this one")
         for lr in rates:
-            arm = Arm(name, real("lr", lr, above=0, what=f"learning rate of {name}"), tuple(sorted(options.items())))
+            arm = Arm(
+                name,
+                real("lr", lr, above=0, most=1e38, what=f"learning rate of {name}"),
+                tuple(sorted(options.items())),
+            )
             if arm in arms:
                 refuse(f"lrs of {name}", lr, "it occurs twice")
             arms.append(arm)
@@ -302,6 +309,7 @@ def _seeds(seeds: Any) -> tuple[int, ...]:
 def _optimizer(name: str) -> Any:
     """The class that a dotted name means."""
     module, _, attribute = name.rpartition(".")
+    look_here()
     try:
         found = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # whatever a module of somebody else's may raise
@@ -325,4 +333,6 @@ def _check_call(optimizer: Any, arm: Arm) -> None:
 
 def _fixed(value: Any) -> Any:
     """Lists as tuples: arms are compared and looked up."""
-    return tuple(map(_fixed, value)) if isinstance(value, list) else value
+    if not isinstance(value, list | tuple | bool | int | float | str | None):
+        refuse("option", value, "options are numbers, words, true or false, and lists of these")
+    return tuple(map(_fixed, value)) if isinstance(value, list | tuple) else value

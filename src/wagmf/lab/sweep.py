@@ -203,25 +203,26 @@ def _model(problem: Problem, data: Dataset, factories: Mapping[str, Any]) -> tup
     if problem.options:
         refuse("model option", problem.options[0][0], "a module of one's own has its options in its factory")
     factory = factories.get(problem.model) or factory_of(problem.model)
-    return module(factory, data.shape, data.classes), replace(problem, options=(("source", source_of(factory)),))
+    batch = min(problem.batch, len(data.y_train))
+    return module(factory, data.shape, data.classes, batch), replace(problem, options=(("source", source_of(factory)),))
 
 
 # ---------------------------------------------------------------- what is left to do
 
 
-def addresses(prepared: Iterable[Prepared]) -> dict[str, str]:
-    """The address of every run that experiments consist of, and the experiment's name.
+def addresses(prepared: Iterable[Prepared]) -> dict[str, list[str]]:
+    """The address of every run that experiments consist of, and the names of those it belongs to.
 
     >>> from wagmf.lab.spec import experiment
     >>> one = experiment({"dataset": "digits", "model": "softmax", "methods": ["adam"], "lrs": [0.1], "seeds": 2})
-    >>> set(addresses(prepare([one])).values())
-    {'softmax on digits'}
+    >>> list(addresses(prepare([one])).values())
+    [['softmax on digits'], ['softmax on digits']]
     """
-    return {
-        key: each.experiment.name
-        for each in prepared
-        for key in Work(each, each.experiment.arms, each.experiment.seeds).keys
-    }
+    found: dict[str, list[str]] = {}
+    for each in prepared:
+        for key in Work(each, each.experiment.arms, each.experiment.seeds).keys:
+            found.setdefault(key, []).append(each.experiment.name)
+    return found
 
 
 def plan(prepared: Iterable[Prepared], done: set[str]) -> list[Work]:
@@ -316,8 +317,10 @@ def sweep(prepared: list[Prepared], path: str | Path, *, every: int = 5, watch: 
     """
     integer("every", every, least=1)
     watch, records = watch or Watch(), Records(path)
-    wanted = set(addresses(prepared))
+    named = addresses(prepared)
+    wanted = set(named)
     folder = _stacks_folder(records.path)
+    records.enrol(named)
     works = _resumed(plan(prepared, records.find(wanted)), prepared, records, folder)
     watch.planned(works, len(records.find(wanted)))
     left = list(works)

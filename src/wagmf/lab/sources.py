@@ -1,0 +1,105 @@
+"""What a user's code is, apart from where it stands: runs of another version must not be taken for its own.
+
+Compiled code is told, not text, so that comments, line numbers and the rest of a file make no difference. What it calls
+is followed through the user's own files; installed packages are not looked into.
+"""
+
+import inspect
+import re
+import site
+import sys
+import sysconfig
+import types
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+__all__ = ["look_here", "told"]
+
+_INSTALLED = (*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("stdlib"))
+_PLACE = re.compile(r" at 0x[0-9a-fA-F]+")  # in memory, which is another each time
+_PLAIN = (int, float, complex, str, bytes, bool, tuple, frozenset, type(None))
+
+
+def look_here() -> None:
+    """Let modules of the working folder be imported, too, as a script that lies there could.
+
+    >>> look_here()
+    """
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+
+
+def told(*things: Any) -> list[str]:
+    """All that is known of functions and classes without calling them, in a stable order.
+
+    >>> told(lambda: 1) == told(lambda: 1) != told(lambda: 2)
+    True
+    """
+    seen: dict[int, list[str]] = {}
+    for thing in things:
+        _tell(thing, seen)
+    return [_PLACE.sub("", line) for lines in seen.values() for line in lines]
+
+
+def _tell(thing: Any, seen: dict[int, list[str]]) -> None:
+    if id(thing) in seen:
+        return
+    lines = seen.setdefault(id(thing), [])
+    if isinstance(thing, partial):
+        lines.append(repr((thing.args, sorted(thing.keywords.items()))))
+        _tell(thing.func, seen)
+    elif isinstance(thing, type):
+        lines.append(thing.__qualname__)
+        for name, value in sorted(vars(thing).items()):
+            value = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+            if inspect.isfunction(value):
+                _tell(value, seen)
+            elif isinstance(value, _PLAIN) and not name.startswith("__"):
+                lines.append(f"{name} = {value!r}")
+        for base in thing.__bases__:
+            if _own(base):
+                _tell(base, seen)
+    elif inspect.isfunction(thing):
+        thing = inspect.unwrap(thing)
+        lines += _code(thing.__code__)
+        lines.append(repr((thing.__defaults__, thing.__kwdefaults__)))
+        for name, value in _referred(thing):
+            if isinstance(value, _PLAIN):
+                lines.append(f"{name} = {value!r}")
+            elif callable(value) and _own(value):
+                _tell(value, seen)
+            elif not callable(value) and not isinstance(value, types.ModuleType):
+                lines.append(f"{name} = {value!r}")
+
+
+def _code(code: types.CodeType) -> list[str]:
+    """What a compiled function does, without the lines it stands in."""
+    lines = [code.co_code.hex(), repr((code.co_names, code.co_varnames, code.co_freevars))]
+    for constant in code.co_consts:
+        lines += _code(constant) if isinstance(constant, types.CodeType) else [repr(constant)]
+    return lines
+
+
+def _referred(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """What a function has from outside: closures, globals, and what it takes from modules among them."""
+    try:
+        names = inspect.getclosurevars(function)
+    except ValueError:  # a variable that has no value yet
+        return
+    for name, value in sorted({**names.globals, **names.nonlocals}.items()):
+        yield name, value
+        if isinstance(value, types.ModuleType):
+            for each in function.__code__.co_names:
+                found = getattr(value, each, None)
+                if inspect.isfunction(found) or isinstance(found, type):
+                    yield f"{name}.{each}", found
+
+
+def _own(thing: Any) -> bool:
+    """Whether it is the user's, and not part of Python or of an installed package."""
+    try:
+        return not inspect.getfile(thing).startswith(_INSTALLED)
+    except (TypeError, OSError):  # built in; or typed in, as in a notebook
+        return getattr(thing, "__module__", "builtins") == "__main__"
