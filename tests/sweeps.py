@@ -52,6 +52,20 @@ def outcome(path):
     return {run.key: (run.experiment, run.config, run.diverged, run.curves) for run in Records(path).runs()}
 
 
+def stop_after(epochs, monkeypatch):
+    """Have somebody press Ctrl-C after so many epochs; returns how a stack is trained otherwise."""
+    train, left = engine.Stack.train, [epochs]
+
+    def once(stack):
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        train(stack)
+
+    monkeypatch.setattr(engine.Stack, "train", once)
+    return train
+
+
 def left_over(path):
     """What lies beside the file of records."""
     return sorted(str(found.relative_to(path.parent)) for found in path.parent.rglob("*") if found != path)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from sweeps import outcome, vectors
+from sweeps import outcome, stop_after, vectors
 from twins import one_thread as one_thread
 from typer.testing import CliRunner
 
@@ -131,17 +131,16 @@ def test_sweep_takes_several_files_and_records_of_ones_own(here):
     assert "softmax on mine" in said
 
 
+def test_help_is_words_and_no_pictures():
+    """Rich reads :factory: and the like as a name of a picture."""
+    for command in ("sweep", "compare", "runs", "report"):
+        assert not [sign for sign in call(command, "--help").stdout if ord(sign) > 0xFFFF]
+    assert "MODULE:FACTORY" in call("compare", "--help").stdout
+
+
 def test_ctrl_c_is_told_and_the_same_command_goes_on(here, monkeypatch):
     (here / "mine.toml").write_text(TOML + '[[experiment]]\nname = "a"\n[[experiment]]\nname = "b"\nl2 = 0.1\n')
-    train, left = Stack.train, [3]
-
-    def once(stack):
-        left[0] -= 1
-        if left[0] < 0:
-            raise KeyboardInterrupt
-        train(stack)
-
-    monkeypatch.setattr(Stack, "train", once)
+    train = stop_after(3, monkeypatch)
     said = call("sweep", "mine.toml", "--every", "1", "-o", "report.html", expect=130)
     assert "Stopped: 8 of 16 runs are recorded; the same command continues." in said.stderr
     assert "Records   runs.db" in said.stdout

@@ -7,13 +7,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from rich.console import Console
-from sweeps import ready, vectors
+from sweeps import ready, stop_after, vectors
 from torch import nn
 from twins import one_thread as one_thread
 
 from wagmf.lab import live as room
 from wagmf.lab.compare import compare, prepare_comparison
-from wagmf.lab.engine import Stack
 from wagmf.lab.live import LiveView
 from wagmf.lab.sweep import plan, sweep
 
@@ -45,15 +44,7 @@ def test_where_nobody_watches_there_is_a_line_for_each_stack(tmp_path):
 
 
 def test_what_was_done_before_and_what_goes_on_is_told(tmp_path, monkeypatch):
-    train, left = Stack.train, [6]
-
-    def once(stack):
-        left[0] -= 1
-        if left[0] < 0:
-            raise KeyboardInterrupt
-        train(stack)
-
-    monkeypatch.setattr(Stack, "train", once)
+    stop_after(6, monkeypatch)
     prepared = ready({"name": "one"}, {"name": "two", "l2": 0.1})
     with pytest.raises(KeyboardInterrupt), LiveView(console()) as view:
         sweep(prepared, tmp_path / "runs.db", every=1, watch=view)

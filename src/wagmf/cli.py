@@ -217,8 +217,9 @@ def _compare(
 ) -> None:
     """Which optimizer trains this model best? Every method at every step size from every seed, and a report.
 
-    Your own model is MODULE:FACTORY: a class or function without arguments that gives a torch.nn.Module, which takes a
-    batch and gives logits. Your own data are an .npz file with x_train, y_train, x_test and y_test.
+    Your own model is MODULE:FACTORY, the factory being a class or function without arguments that gives a
+    torch.nn.Module, which takes a batch and gives logits. Your own data are an .npz file with x_train, y_train, x_test
+    and y_test.
     """
     _need_the_lab()
     from wagmf.lab.compare import LRS, prepare_comparison

@@ -303,7 +303,7 @@ def _draw(axis: Any, panel: Panel, looks: Mapping[str, Style]) -> None:
     if panel.log_y:
         axis.set_yticks(panel.ticks, [f"{tick:g}" for tick in panel.ticks])
         axis.set_yticks([], minor=True)
-    if panel.log_x:
+    if panel.log_x and len(panel.rates) <= 10:  # more would be written over each other: then powers of ten will do
         axis.set_xticks(panel.rates, [f"{rate:g}" for rate in panel.rates])
         axis.set_xticks([], minor=True)
     if panel.ceiling is not None:
