@@ -187,7 +187,7 @@ class Stack:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state; before the first epoch only."""
         self.epoch, self.seconds = state["epoch"], list(state["seconds"])
-        self.curves = {metric: list(state["curves"][metric]) for metric in METRICS}
+        self.curves = {metric: [row.cpu() for row in state["curves"][metric]] for metric in METRICS}
         self.diverged.copy_(state["diverged"])
         self.step.copy_(state["step"])
         with torch.no_grad():
