@@ -56,6 +56,8 @@ ORDER = [
     "wagmf.lab.engine",
     "wagmf.lab.records",
     "wagmf.lab.sweep",
+    "wagmf.lab.tuning",
+    "wagmf.lab.paper_runs",
     "wagmf.lab.live",
     "wagmf.lab.stats",
     "wagmf.lab.figures",

@@ -52,6 +52,7 @@ class Stack:
         self.epoch = 0
         self.step = torch.zeros((), dtype=torch.int64, device=device)
         self.seconds: list[float] = []  # that each epoch's training took
+        self.wall = 0.0  # seconds that everything took
         self.curves: dict[str, list[Tensor]] = {metric: [] for metric in METRICS}
         self.diverged = torch.zeros(len(seeds), len(arms), dtype=torch.int64)  # the epoch, 0 where it has not
         self.params, self.buffers = _replicas(model, seeds, len(arms), self.device, dtype)
@@ -72,6 +73,7 @@ class Stack:
 
     def train(self) -> None:
         """Train one epoch, and record it."""
+        start = time.perf_counter()
         self.epoch += 1
         self.batches.begin(self.epoch)
         self.updates.rate(self.problem.rate(self.epoch))
@@ -82,6 +84,7 @@ class Stack:
         self._wait()
         self.seconds.append(time.perf_counter() - began)
         self._record()
+        self.wall += time.perf_counter() - start
 
     @property
     def step_ms(self) -> float:
@@ -182,11 +185,12 @@ class Stack:
             "curves": self.curves,
             "diverged": self.diverged,
             "seconds": self.seconds,
+            "wall": self.wall,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state; before the first epoch only."""
-        self.epoch, self.seconds = state["epoch"], list(state["seconds"])
+        self.epoch, self.seconds, self.wall = state["epoch"], list(state["seconds"]), state["wall"]
         self.curves = {metric: [row.cpu() for row in state["curves"][metric]] for metric in METRICS}
         self.diverged.copy_(state["diverged"])
         self.step.copy_(state["step"])

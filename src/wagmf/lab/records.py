@@ -3,23 +3,26 @@
 A run is addressed by the content of its configuration, so that it is found again whichever experiment asks for it.
 """
 
+import gzip
 import json
 import sqlite3
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from wagmf.arguments import Refused, refuse
 from wagmf.lab.files import write_whole
 from wagmf.lab.spec import METRICS
 
-__all__ = ["Records", "Run", "Tables", "export", "tables"]
+__all__ = ["Records", "Run", "Tables", "archive", "export", "restore", "tables"]
 
-_FORMAT = 1
+_FORMAT = 2
 _PATIENCE = 60.0  # seconds to wait for others who write
 _SCHEMA = """
 BEGIN IMMEDIATE;                    -- all of it or, if the process is killed, nothing
@@ -31,7 +34,9 @@ CREATE TABLE IF NOT EXISTS runs (
     curves TEXT NOT NULL,           -- JSON: metric -> one value per epoch, null where there is none
     step_ms REAL NOT NULL,          -- a step of its stack, divided by the replicas in it
     way TEXT NOT NULL,              -- how it was trained
-    environment TEXT NOT NULL       -- JSON
+    environment TEXT NOT NULL,      -- JSON
+    seconds REAL NOT NULL,          -- that its stack took, compiling and evaluation included
+    ended TEXT NOT NULL             -- when that was over, in UTC
 ) STRICT;
 CREATE TABLE IF NOT EXISTS members (  -- which runs an experiment consists of; a run may belong to several
     experiment TEXT NOT NULL,
@@ -64,6 +69,8 @@ class Run:
     step_ms: float = 0.0
     way: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    ended: str = ""
 
 
 class Records:
@@ -108,11 +115,13 @@ class Records:
                 run.step_ms,
                 run.way,
                 json.dumps(run.environment, sort_keys=True),
+                run.seconds,
+                run.ended,
             )
             for run in runs
         ]
         with self._open() as database, database:
-            database.executemany("INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            database.executemany("INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def enrol(self, names: Mapping[str, Iterable[str]]) -> None:
         """Note to which experiments runs belong, by their keys, whether they are trained yet or not."""
@@ -151,10 +160,10 @@ class Records:
         with self._open() as database:
             rows = database.execute("SELECT * FROM runs ORDER BY key").fetchall()
         found = []
-        for key, name, config, diverged, curves, step_ms, way, environment in rows:
+        for key, name, config, diverged, curves, step_ms, way, environment, *when in rows:
             if wanted is None or key in wanted:
                 told = [self._parsed(key, text) for text in (config, curves, environment)]
-                found.append(Run(key, name, told[0], diverged, told[1], step_ms, way, told[2]))
+                found.append(Run(key, name, told[0], diverged, told[1], step_ms, way, told[2], *when))
         return found
 
     def _parsed(self, key: str, text: str) -> dict[str, Any]:
@@ -285,3 +294,45 @@ def export(records: Tables, path: Path) -> Path:
     if path.suffix == ".csv":
         return write_whole(path, lambda new: frame.to_csv(new, index=False))
     return write_whole(path, lambda new: frame.to_parquet(new, index=False))
+
+
+def archive(runs: Iterable[Run], names: Mapping[str, Iterable[str]], path: Path) -> Path:
+    """Write runs, and the experiments they belong to, into a small file that :func:`restore` reads: JSON lines, gzip.
+
+    Curves are kept in single precision, which they are computed with. The same runs give the same bytes.
+
+    >>> import tempfile
+    >>> run = Run("k", "mine", {"method": "wada"}, None, {"train_loss": [0.1234567890123, None]})
+    >>> kept, names = restore(archive([run], {"k": ["mine"]}, Path(tempfile.mkdtemp()) / "runs.jsonl.gz"))
+    >>> kept[0].curves, names
+    ({'train_loss': [0.12345679, None]}, {'k': ['mine']})
+    """
+    lines = []
+    for run in sorted(runs, key=lambda run: run.key):
+        short = {metric: [_short(value) for value in values] for metric, values in run.curves.items()}
+        told = asdict(run) | {"curves": short, "experiments": sorted(names.get(run.key, [run.experiment]))}
+        lines.append(json.dumps(told, sort_keys=True, allow_nan=False, separators=(",", ":")))
+    packed = gzip.compress("".join(line + "\n" for line in lines).encode(), compresslevel=9, mtime=0)
+    return write_whole(path, lambda new: new.write_bytes(packed))
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(str(np.float32(value)))
+
+
+def restore(path: Path) -> tuple[list[Run], dict[str, list[str]]]:
+    """The runs of an archive, and the names of the experiments that each belongs to.
+
+    >>> restore(Path("nowhere.jsonl.gz"))
+    Traceback (most recent call last):
+    wagmf.arguments.Refused: nowhere.jsonl.gz: is no archive of runs: ...
+    """
+    runs, names = [], {}
+    try:
+        for line in gzip.decompress(path.read_bytes()).decode().splitlines():
+            told = json.loads(line)
+            names[told["key"]] = told.pop("experiments")
+            runs.append(Run(**told))
+    except (OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, zlib.error) as error:
+        raise Refused(f"{path}: is no archive of runs: {error}") from error
+    return runs, names

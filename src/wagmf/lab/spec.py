@@ -18,7 +18,13 @@
     amsgrad = { lrs = [0.001], debias = true }
     "torch.optim.AdamW" = { weight_decay = 0.01 }
 
-What an experiment says of itself goes before what the file says above.
+What an experiment says of itself goes before what the file says above. With a table ``[tuning]`` a search begins with
+these step sizes (see tuning.py), and the experiment itself is run at those that it has chosen:
+
+    [tuning]
+    epochs = 50                 # runs of the search are shorter, milestones with them
+    fine_epochs = 200           # … but not those of its second stage
+    seeds = 1
 """
 
 import hashlib
@@ -36,7 +42,7 @@ from wagmf.lab.sources import look_here, told
 from wagmf.methods import METHODS
 from wagmf.rule import Rule, fold
 
-__all__ = ["LOSSES", "METRICS", "PRECISIONS", "Arm", "Experiment", "Problem", "address", "experiment", "read"]
+__all__ = ["LOSSES", "METRICS", "PRECISIONS", "Arm", "Experiment", "Problem", "Tuning", "address", "experiment", "read"]
 
 METRICS: tuple[str, ...] = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
 """What is recorded of every epoch."""
@@ -166,6 +172,28 @@ class Problem:
         """
         return self.factor ** sum(epoch > milestone for milestone in self.milestones)
 
+    def lasting(self, epochs: int) -> "Problem":
+        """The same in so many epochs, with its milestones at the same parts of them.
+
+        >>> Problem("digits", "mlp", epochs=200, milestones=(80, 120)).lasting(50).milestones
+        (20, 30)
+        """
+        part = epochs / self.epochs
+        return replace(self, epochs=epochs, milestones=tuple(max(1, round(each * part)) for each in self.milestones))
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How step sizes are searched for: how long the runs of its two stages are, and from which seeds.
+
+    >>> Tuning(epochs=50, fine_epochs=200).seeds
+    (0,)
+    """
+
+    epochs: int
+    fine_epochs: int
+    seeds: tuple[int, ...] = (0,)
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -180,6 +208,7 @@ class Experiment:
     problem: Problem
     arms: tuple[Arm, ...]
     seeds: tuple[int, ...]
+    tuning: Tuning | None = None
 
 
 def address(problem: Problem, digest: str, arm: Arm, seed: int) -> tuple[str, dict[str, Any]]:
@@ -236,7 +265,7 @@ def read(path: str | Path) -> list[Experiment]:
     return found
 
 
-_OWN = ("name", "methods", "lrs", "seeds")
+_OWN = ("name", "methods", "lrs", "seeds", "tuning")
 _MODEL_OPTIONS = ("width", "dropout")
 _PROBLEM = tuple(name for name in Problem.__dataclass_fields__ if name != "options")
 _KEYS = (*_OWN, *_PROBLEM, *_MODEL_OPTIONS)
@@ -265,7 +294,8 @@ def experiment(table: Mapping[str, Any], folder: Path | None = None) -> Experime
     options = tuple((name, table[name]) for name in _MODEL_OPTIONS if name in table)
     problem = Problem(**said, options=options)
     name = table.get("name", f"{problem.model} on {Path(problem.dataset).stem}")
-    return Experiment(name, problem, _arms(table["methods"], table.get("lrs")), _seeds(table.get("seeds", 1)))
+    arms, seeds = _arms(table["methods"], table.get("lrs")), _seeds(table.get("seeds", 1))
+    return Experiment(name, problem, arms, seeds, _tuning(table.get("tuning"), problem))
 
 
 def _dataset(source: str, folder: Path | None) -> str:
@@ -295,6 +325,18 @@ def _arms(methods: Any, lrs: Any) -> tuple[Arm, ...]:
                 refuse(f"lrs of {name}", lr, "it occurs twice")
             arms.append(arm)
     return tuple(arms)
+
+
+def _tuning(table: Any, problem: Problem) -> Tuning | None:
+    if table is None:
+        return None
+    if not isinstance(table, Mapping):
+        refuse("tuning", table, "tuning must be a table with epochs, fine_epochs and seeds, or some of them")
+    for name in table:
+        one_of("key of tuning", name, ("epochs", "fine_epochs", "seeds"))
+    epochs = integer("epochs of tuning", table.get("epochs", problem.epochs), least=1, most=10**6)
+    fine = integer("fine_epochs of tuning", table.get("fine_epochs", epochs), least=1, most=10**6)
+    return Tuning(epochs, fine, _seeds(table.get("seeds", 1)))
 
 
 def _seeds(seeds: Any) -> tuple[int, ...]:

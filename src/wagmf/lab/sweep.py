@@ -4,10 +4,12 @@ import hashlib
 import math
 import os
 import platform
+import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -440,14 +442,14 @@ def _runs(work: Work, stack: Stack) -> list[Run]:
         if of.model.way.startswith("stacked")
         else of.model.way
     )
+    when = (stack.wall, datetime.now(UTC).isoformat(timespec="seconds"))
     for s, seed in enumerate(work.seeds):
         for k, arm in enumerate(work.arms):
             key, config = address(of.experiment.problem, of.data.digest, arm, seed)
             told = {m: [v if math.isfinite(v) else None for v in curves[m][:, s, k].tolist()] for m in METRICS}
             diverged = int(stack.diverged[s, k]) or None
-            runs.append(
-                Run(key, of.experiment.name, config, diverged, told, stack.step_ms, way, environment(of.device))
-            )
+            made = environment(of.device)
+            runs.append(Run(key, of.experiment.name, config, diverged, told, stack.step_ms, way, made, *when))
     return runs
 
 
@@ -509,7 +511,7 @@ def environment(device: str) -> dict[str, str]:
     >>> environment("cpu")["wagmf"] == wagmf.__version__
     True
     """
-    told = {"wagmf": wagmf.__version__, "source": _source(), "python": platform.python_version()}
+    told = {"wagmf": wagmf.__version__, "commit": _commit(), "source": _source(), "python": platform.python_version()}
     told |= {name: metadata.version(name) for name in ("torch", "numpy", "numba")}
     hardware = torch.cuda.get_device_name(device) if device.startswith("cuda") else _processor()
     return told | {"system": platform.platform(), "device": hardware, "threads": str(torch.get_num_threads())}
@@ -521,6 +523,18 @@ def _processor() -> str:
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
+
+
+def _commit() -> str:
+    """The commit of the package's own code, marked where it was changed since; nothing if it is in no repository."""
+    here = Path(wagmf.__file__).parent
+    git = ["git", "-C", str(here), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
+    try:
+        tracked = subprocess.run(["git", "-C", str(here), "ls-files", "__init__.py"], capture_output=True, timeout=10)
+        # A package that lies in somebody else's repository, in a virtual environment say, is not part of it.
+        return subprocess.run(git, capture_output=True, text=True, timeout=10).stdout.strip() if tracked.stdout else ""
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
 
 
 def _source() -> str:

@@ -1,0 +1,180 @@
+"""Step sizes by search: a coarse grid that is extended until its best is inside, then a finer one around the best.
+
+Neighbours on a coarse grid often differ more than methods do, so that a coarse grid alone ranks methods by luck. The
+search is a function of the records: what it wants next follows from what is recorded, however often it was stopped.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from wagmf.arguments import refuse
+from wagmf.lab.records import Records
+from wagmf.lab.spec import Arm, Experiment, Tuning, address
+from wagmf.lab.sweep import Prepared, Watch, sweep
+
+__all__ = ["COARSE", "FINE", "Searched", "next_rates", "recorded", "search", "tune"]
+
+COARSE: float = math.sqrt(10)
+"""The factor between neighbours beyond the grid that an experiment names."""
+
+FINE: float = 1.5
+"""The factor between neighbours of the second stage."""
+
+_AROUND = (-2, -1, 0, 1, 2)  # of the coarse grid's best, in powers of FINE: its own neighbours lie just beyond
+_MOST = 5  # times that a stage goes on beyond each of its edges
+
+
+def next_rates(tried: Mapping[float, float], first: Iterable[float], factor: float) -> tuple[float, ...]:
+    """Which step sizes to try next, given the losses of those that were tried; none if the best is found.
+
+    First all of ``first``, then, while the best is at an edge, one beyond it. A run that diverged has an infinite loss.
+
+    >>> next_rates({0.1: 0.5, 1.0: 0.2}, [0.1, 1.0], factor=10), next_rates({0.1: 0.5, 1.0: 0.2, 10.0: 0.3}, [1.0], 10)
+    ((10.0,), ())
+    """
+    missing = tuple(lr for lr in first if lr not in tried)
+    if missing:
+        return missing
+    best, low, high = _best(tried), min(tried), max(tried)
+    started = sorted(first)
+    # When everything diverges a smaller one is wanted, and the smallest is the best of equals.
+    if best == low and sum(lr < started[0] for lr in tried) < _MOST:
+        return (_rounded(low / factor),)
+    if best == high and sum(lr > started[-1] for lr in tried) < _MOST:
+        return (_rounded(high * factor),)
+    return ()
+
+
+def _best(tried: Mapping[float, float]) -> float:
+    return min(tried, key=lambda lr: (tried[lr], lr))
+
+
+def _rounded(lr: float) -> float:
+    """To three digits: step sizes are written, read and found again. What is nearly 10^(k/2) is meant to be that."""
+    near = 10 ** (round(2 * math.log10(lr)) / 2)
+    return float(f"{near if abs(lr / near - 1) < 0.01 else lr:.3g}")
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What the search has found for one experiment: ``missing`` is what it wants next, if anything.
+
+    ``coarse`` and ``fine`` have the loss of every step size that was tried, by method; ``chosen`` is the experiment
+    itself at the best of them, once nothing is missing; ``edges`` are the methods whose best is still at an edge.
+
+    >>> from wagmf.lab.spec import experiment
+    >>> from wagmf.lab.sweep import prepare
+    >>> table = {"dataset": "digits", "model": "softmax", "methods": ["wada"], "lrs": [0.1, 0.316], "tuning": {}}
+    >>> search(prepare([experiment(table)])[0], lambda prepared, arm: None).missing.experiment.name
+    'softmax on digits, coarse'
+    """
+
+    coarse: Mapping[str, Mapping[float, float]]
+    fine: Mapping[str, Mapping[float, float]]
+    missing: Prepared | None = None
+    chosen: Prepared | None = None
+    edges: tuple[str, ...] = ()
+
+
+Loss = Callable[[Prepared, Arm], float | None]
+
+
+def search(prepared: Prepared, loss: Loss) -> Searched:
+    """How far the search of an experiment has come, given the final training loss of any arm in any of its stages.
+
+    >>> from wagmf.lab.spec import experiment
+    >>> from wagmf.lab.sweep import prepare
+    >>> table = {"dataset": "digits", "model": "softmax", "methods": ["wada"], "lrs": [0.1, 0.316], "tuning": {}}
+    >>> found = search(prepare([experiment(table)])[0], lambda prepared, arm: abs(math.log(arm.lr / 0.2)))
+    >>> found.chosen.experiment.arms[0].lr
+    0.211
+    """
+    of, tuning = prepared.experiment, prepared.experiment.tuning
+    if tuning is None:
+        refuse("tuning", None, f"{of.name} does not say how its step sizes are searched for")
+    grids = {label: [arm.lr for arm in of.arms if arm.label == label] for label in {arm.label: 0 for arm in of.arms}}
+    coarse, missing = _stage(prepared, "coarse", tuning, grids, {}, COARSE, loss)
+    if missing:
+        return Searched(coarse, {}, missing)
+    around = {label: [_rounded(_best(tried) * FINE**k) for k in _AROUND] for label, tried in coarse.items()}
+    # Where both stages are of one length, what the first has tried counts in the second.
+    known = coarse if tuning.fine_epochs == tuning.epochs else {}
+    fine, missing = _stage(prepared, "fine", tuning, around, known, FINE, loss)
+    if missing:
+        return Searched(coarse, fine, missing)
+    firsts = {arm.label: arm for arm in reversed(of.arms)}
+    arms = tuple(replace(firsts[label], lr=_best(tried)) for label, tried in fine.items())
+    edges = tuple(label for label, tried in fine.items() if _best(tried) in (min(tried), max(tried)))
+    return Searched(coarse, fine, None, replace(prepared, experiment=replace(of, arms=arms, tuning=None)), edges)
+
+
+def _stage(
+    prepared: Prepared,
+    stage: str,
+    tuning: Tuning,
+    firsts: Mapping[str, list[float]],
+    known: Mapping[str, Mapping[float, float]],
+    factor: float,
+    loss: Loss,
+) -> tuple[dict[str, dict[float, float]], Prepared | None]:
+    """The losses of a stage, by method and step size, and the experiment that is missing for it to go on."""
+    of = prepared.experiment
+    problem = of.problem.lasting(tuning.epochs if stage == "coarse" else tuning.fine_epochs)
+    here = replace(prepared, experiment=Experiment(f"{of.name}, {stage}", problem, (), tuning.seeds))
+    found: dict[str, dict[float, float]] = {}
+    missing: list[Arm] = []
+    for arm in {arm.label: arm for arm in reversed(of.arms)}.values():
+        tried = found[arm.label] = dict(known.get(arm.label, {}))
+        while wanted := next_rates(tried, firsts[arm.label], factor):
+            losses = {lr: loss(here, replace(arm, lr=lr)) for lr in wanted}
+            tried |= {lr: value for lr, value in losses.items() if value is not None}
+            if None in losses.values():
+                missing += [replace(arm, lr=lr) for lr, value in losses.items() if value is None]
+                break
+    order = {arm.label: place for place, arm in enumerate(of.arms)}
+    found = {label: found[label] for label in sorted(found, key=order.__getitem__)}
+    missing.sort(key=lambda arm: order[arm.label])
+    return found, replace(here, experiment=replace(here.experiment, arms=tuple(missing))) if missing else None
+
+
+def recorded(records: Records) -> Loss:
+    """The final training loss of arms as records have it: the mean over the seeds, infinite if one diverged."""
+    finals = {run.key: math.inf if run.diverged else run.curves["train_loss"][-1] for run in records.runs()}
+
+    def loss(prepared: Prepared, arm: Arm) -> float | None:
+        of, digest = prepared.experiment, prepared.data.digest
+        values = [finals.get(address(of.problem, digest, arm, seed)[0]) for seed in of.seeds]
+        known = [value for value in values if value is not None]
+        return sum(known) / len(known) if len(known) == len(values) else None
+
+    return loss
+
+
+def tune(
+    prepared: list[Prepared], path: str | Path, *, every: int = 5, watch: Watch | None = None
+) -> list[tuple[Prepared, Searched | None]]:
+    """Search the step sizes of every experiment that asks for it, and return all as they are to be run, in order.
+
+    >>> import tempfile
+    >>> from wagmf.lab.spec import experiment
+    >>> from wagmf.lab.sweep import prepare
+    >>> table = {"dataset": "digits", "model": "softmax", "methods": ["wada"], "lrs": [0.1, 0.316], "epochs": 1}
+    >>> one = experiment(table | {"seeds": 3, "tuning": {}})
+    >>> [(ready, found)] = tune(prepare([one]), Path(tempfile.mkdtemp()) / "runs.db")
+    >>> len(found.coarse["wada"]) > 2, ready.experiment.seeds
+    (True, (0, 1, 2))
+    """
+    records = Records(path)
+    while True:
+        loss = recorded(records)
+        found = [None if each.experiment.tuning is None else search(each, loss) for each in prepared]
+        missing = [each.missing for each in found if each is not None and each.missing is not None]
+        if not missing:
+            break
+        sweep(missing, path, every=every, watch=watch)
+    return [
+        (each if one is None or one.chosen is None else one.chosen, one)
+        for each, one in zip(prepared, found, strict=True)
+    ]

@@ -1,0 +1,185 @@
+"""The search for step sizes: which ones are tried, in which order, what is chosen, and that it goes on where it was."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from sweeps import ready, stop_after
+from twins import one_thread as one_thread
+
+from wagmf.arguments import Refused
+from wagmf.lab.records import Records
+from wagmf.lab.spec import Arm, Tuning, experiment
+from wagmf.lab.sweep import prepare
+from wagmf.lab.tuning import COARSE, next_rates, recorded, search, tune
+
+GRID = (0.01, 0.0316, 0.1, 0.316, 1.0)
+
+
+def searched(best, grid=GRID, factor=COARSE, known=()):
+    """Every step size that is tried, in order, when the loss is least at ``best``."""
+    tried, order = {lr: abs(math.log(lr / best)) for lr in known}, []
+    while wanted := next_rates(tried, grid, factor):
+        assert not set(wanted) & set(tried), "nothing is tried twice"
+        order += wanted
+        tried |= {lr: abs(math.log(lr / best)) for lr in wanted}
+    return order
+
+
+@pytest.mark.parametrize(
+    ("best", "beyond"),
+    [
+        (0.1, []),
+        (0.03, []),
+        (1.5, [3.16]),
+        (1e-3, [0.00316, 0.001, 0.000316]),
+        (50.0, [3.16, 10.0, 31.6, 100.0]),
+        (1e-9, [0.00316, 0.001, 0.000316, 0.0001, 3.16e-05]),  # not without end
+        (1e9, [3.16, 10.0, 31.6, 100.0, 316.0]),
+    ],
+)
+def test_the_grid_is_extended_until_its_best_is_inside(best, beyond):
+    assert searched(best) == [*GRID, *beyond]
+
+
+def test_where_all_diverges_smaller_ones_are_tried():
+    tried = dict.fromkeys(GRID, math.inf)
+    assert next_rates(tried, GRID, COARSE) == (0.00316,)
+    assert next_rates(tried | {0.00316: 0.3, 0.001: 0.4}, GRID, COARSE) == ()
+
+
+def test_one_that_diverges_is_an_edge_that_was_tried():
+    assert next_rates({0.1: 0.5, 1.0: 0.2, 10.0: math.inf}, (0.1, 1.0, 10.0), COARSE) == ()
+
+
+def prepared_for(best, **tuning):
+    """An experiment whose final loss is known, and how often each arm was asked for."""
+    table = {"dataset": "digits", "model": "softmax", "methods": ["adam", "wada"], "lrs": list(GRID), "seeds": 8}
+    one = prepare([experiment(table | {"epochs": 200, "milestones": [80], "tuning": tuning})], "cpu")[0]
+
+    def loss(prepared, arm):
+        return abs(math.log(arm.lr / best[arm.method])) + prepared.experiment.problem.epochs / 1e6
+
+    return one, loss
+
+
+def test_the_second_stage_is_fine_and_around_the_first_ones_best():
+    one, loss = prepared_for({"adam": 0.02, "wada": 3.0})
+    found = search(one, loss)
+    assert found.missing is None
+    assert found.edges == ()
+    assert {arm.method: arm.lr for arm in found.chosen.experiment.arms} == {"adam": 0.0211, "wada": 3.16}
+    assert set(found.coarse["wada"]) == {*GRID, 3.16, 10.0}
+    assert set(found.fine["adam"]) == {*GRID, 0.014, 0.0211, 0.0474, 0.0711}
+    assert found.chosen.experiment.seeds == tuple(range(8))
+    assert found.chosen.experiment.tuning is None
+
+
+def test_stages_of_different_length_do_not_share_losses():
+    one, loss = prepared_for({"adam": 0.1, "wada": 0.1}, epochs=50, fine_epochs=200, seeds=2)
+    asked = []
+
+    def noting(prepared, arm):
+        of = prepared.experiment
+        asked.append((of.name, of.problem.epochs, of.problem.milestones, of.seeds, arm.lr))
+        return loss(prepared, arm)
+
+    found = search(one, noting)
+    assert {row[:4] for row in asked} == {
+        ("softmax on digits, coarse", 50, (20,), (0, 1)),
+        ("softmax on digits, fine", 200, (80,), (0, 1)),
+    }
+    assert sorted(found.fine["adam"]) == [0.0444, 0.0667, 0.1, 0.15, 0.225]
+
+
+def test_a_fine_best_at_the_edge_is_followed():
+    """The longer runs of the second stage may like quite another step size."""
+    one, _ = prepared_for({}, epochs=50, fine_epochs=200)
+    best = {50: 0.1, 200: 0.02}
+    found = search(one, lambda prepared, arm: abs(math.log(arm.lr / best[prepared.experiment.problem.epochs])))
+    assert found.chosen.experiment.arms[0].lr == pytest.approx(0.0197, rel=0.01)
+
+
+def test_a_search_that_finds_no_end_says_so():
+    one, _ = prepared_for({})
+    assert search(one, lambda prepared, arm: arm.lr).edges == ("adam", "wada")
+
+
+def test_what_is_missing_is_asked_for_together():
+    one, loss = prepared_for({"adam": 0.1, "wada": 5.0})
+    first = search(one, lambda prepared, arm: None).missing.experiment
+    assert [(arm.method, arm.lr) for arm in first.arms] == [(name, lr) for name in ("adam", "wada") for lr in GRID]
+    second = search(one, lambda prepared, arm: loss(prepared, arm) if arm.lr in GRID else None).missing.experiment
+    assert [(arm.method, arm.lr) for arm in second.arms] == [("wada", 3.16)]
+
+
+def test_an_experiment_that_is_not_tuned_is_refused():
+    one, loss = prepared_for({})
+    plain = replace(one, experiment=replace(one.experiment, tuning=None))
+    with pytest.raises(Refused, match="softmax on digits does not say how"):
+        search(plain, loss)
+
+
+TUNED = {"methods": {"adam": [0.01, 0.1], "amsgrad": {"lrs": [0.1], "debias": True}}, "epochs": 2}
+
+
+def test_tuning_is_a_function_of_the_records(tmp_path, monkeypatch, one_thread):
+    """Stopped after every epoch and run again, it does what it does in one go, and trains nothing twice."""
+    whole = tune(ready(TUNED | {"tuning": {"epochs": 1, "fine_epochs": 2}}), tmp_path / "whole.db")
+    for _ in range(200):
+        with monkeypatch.context() as patch:
+            stop_after(1, patch)
+            try:
+                parts = tune(ready(TUNED | {"tuning": {"epochs": 1, "fine_epochs": 2}}), tmp_path / "parts.db", every=1)
+                break
+            except KeyboardInterrupt:
+                continue
+    assert [one.experiment for one, _ in parts] == [one.experiment for one, _ in whole]
+    assert [found.fine for _, found in parts] == [found.fine for _, found in whole]
+    assert {run.key for run in Records(tmp_path / "parts.db").runs()} == {
+        run.key for run in Records(tmp_path / "whole.db").runs()
+    }
+    starts = [key for keys, epoch in Records(tmp_path / "whole.db").attempts() for key in keys if epoch == 0]
+    assert len(starts) == len(set(starts))
+
+
+def test_experiments_without_a_search_pass_through(tmp_path):
+    (one,) = ready({"methods": ["adam"], "lrs": [0.1]})
+    assert tune([one], tmp_path / "runs.db") == [(one, None)]
+    assert Records(tmp_path / "runs.db").runs() == []
+
+
+def test_a_seed_that_diverged_counts_as_infinitely_bad(tmp_path):
+    (one,) = ready({"methods": ["adam"], "lrs": [0.1, 1e38], "seeds": 2, "epochs": 1})
+    from wagmf.lab.sweep import sweep
+
+    loss = recorded(Records(tmp_path / "runs.db"))
+    assert loss(one, Arm("adam", 0.1)) is None
+    sweep([one], tmp_path / "runs.db")
+    loss = recorded(Records(tmp_path / "runs.db"))
+    assert loss(one, Arm("adam", 1e38)) == math.inf
+    finals = [run.curves["train_loss"][-1] for run in Records(tmp_path / "runs.db").runs() if run.config["lr"] == 0.1]
+    assert loss(one, Arm("adam", 0.1)) == pytest.approx(sum(finals) / 2)
+    assert loss(replace(one, experiment=replace(one.experiment, seeds=(0, 1, 2))), Arm("adam", 0.1)) is None
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (3, "Invalid tuning: 3"),
+        ({"epoch": 3}, "Invalid key of tuning: 'epoch'"),
+        ({"epochs": 0}, "Invalid epochs of tuning: 0"),
+        ({"fine_epochs": "x"}, "Invalid fine_epochs of tuning: 'x'"),
+        ({"seeds": -1}, "Invalid seeds: -1"),
+    ],
+)
+def test_bad_tuning_is_refused(table, message):
+    with pytest.raises(Refused, match=message):
+        experiment({"dataset": "digits", "model": "mlp", "methods": ["adam"], "lrs": [0.1], "tuning": table})
+
+
+def test_defaults_of_tuning():
+    table = {"dataset": "digits", "model": "mlp", "methods": ["adam"], "lrs": [0.1], "epochs": 30}
+    assert experiment(table).tuning is None
+    assert experiment(table | {"tuning": {}}).tuning == Tuning(30, 30, (0,))
+    assert experiment(table | {"tuning": {"epochs": 10, "seeds": [3, 4]}}).tuning == Tuning(10, 10, (3, 4))
