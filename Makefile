@@ -3,7 +3,7 @@ PYTHON ?= python3
 PIP = $(1)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SETUP = pyproject.toml constraints.txt
 
-.PHONY: demo test lint bench table browser clean
+.PHONY: demo test quick lint bench table browser clean
 
 demo: .venv-demo/ready  ## Figure 1 of the paper, and 300 runs that compare its methods; under two minutes
 	.venv-demo/bin/wagmf online --out demo/figure1
@@ -11,6 +11,9 @@ demo: .venv-demo/ready  ## Figure 1 of the paper, and 300 runs that compare its 
 
 test: .venv/ready browser  ## every test and the doctests; with COVERAGE=1 also what they cover, which takes longer
 	.venv/bin/pytest -n 2 --dist loadgroup $(if $(COVERAGE),--cov --cov-report=term)
+
+quick: .venv/ready  ## the reproduction of the paper in small: on digits, in a few minutes
+	.venv/bin/wagmf reproduce --quick
 
 lint: .venv/ready  ## what CI asks of the text
 	.venv/bin/ruff check .
@@ -43,4 +46,4 @@ browser: .venv/ready  ## Chromium, with which the report is tested: the system's
 	touch $@
 
 clean:  ## remove what make made
-	rm -rf .venv .venv-demo demo build dist .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-demo demo reproduction-quick build dist .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis

@@ -76,12 +76,30 @@ def test_what_is_said_of_real_data_was_measured():
     assert split(LAB.read_text(), *markers("sanity"))[1] == sanity_table(), "run: make table"
 
 
+REPRODUCTION = ROOT / "reproduction" / "README.md"
+
+
+def verdict_table() -> str:
+    """The verdicts of the reproduction without their numbers, and where WADA helps."""
+    lines = REPRODUCTION.read_text().splitlines()
+    rows = [line.split(" | ") for line in lines if re.match(r"\| (\||---\|---\|---|C\d)", line)][:15]
+    table = ["| | claim of the paper | verdict |", "|---|---|---|"]
+    table += [f"{row[0]} | {row[1]} | {row[2]} |" for row in rows if row[0].startswith("| C")]
+    (summary,) = [line for line in lines if line.startswith("Of the ") and line.endswith("no difference is shown.")]
+    return "\n".join([summary, "", *table]) + "\n"
+
+
+def test_the_verdicts_are_those_of_the_reproduction():
+    assert split((ROOT / "README.md").read_text(), *markers("verdicts"))[1] == verdict_table(), "run: make table"
+    assert verdict_table().count("\n| C") == 13
+
+
 def python_blocks(path: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", path.read_text(), flags=re.M | re.S)
 
 
 @pytest.mark.parametrize(
-    "path", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda path: path.name
+    "path", [ROOT / "README.md", REPRODUCTION, *sorted((ROOT / "docs").glob("*.md"))], ids=lambda path: path.name
 )
 def test_every_python_block_runs(path):
     """Each by itself: nothing of the package is imported before, and no name is left over from another block."""
@@ -105,7 +123,7 @@ def test_readme_has_python_to_run_and_the_two_commands():
 
 
 @pytest.mark.parametrize(
-    "path", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda path: path.name
+    "path", [ROOT / "README.md", REPRODUCTION, *sorted((ROOT / "docs").glob("*.md"))], ids=lambda path: path.name
 )
 def test_links_lead_somewhere(path):
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text()):
@@ -132,6 +150,9 @@ def test_the_version_is_told_once():
 if __name__ == "__main__":
     before, _, after = split(LAB.read_text(), *markers("sanity"))
     LAB.write_text(before + markers("sanity")[0] + sanity_table() + markers("sanity")[1] + after)
+    readme = ROOT / "README.md"
+    before, _, after = split(readme.read_text(), *markers("verdicts"))
+    readme.write_text(before + markers("verdicts")[0] + verdict_table() + markers("verdicts")[1] + after)
     for page in TABLES:
         head, _, tail = split(page.read_text())
         page.write_text(head + BEGIN + markdown_table() + "\n" + END + tail)

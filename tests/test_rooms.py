@@ -60,9 +60,13 @@ ORDER = [
     "wagmf.lab.paper_runs",
     "wagmf.lab.live",
     "wagmf.lab.stats",
+    "wagmf.lab.paper",
+    "wagmf.lab.claims",
+    "wagmf.lab.costs",
     "wagmf.lab.figures",
     "wagmf.lab.answers",
     "wagmf.lab.report",
+    "wagmf.lab.reproduction",
     "wagmf.lab.compare",
     "wagmf.cli",
     "wagmf.__main__",
@@ -70,7 +74,8 @@ ORDER = [
 FRAMEWORKS = {"torch", "jax", "optax", "keras", "tensorflow", "ray"}
 BESIDES = {"optax": {"jax"}}  # what a front end is written with, besides the framework whose name it carries
 TRAINING = {
-    f"wagmf.lab.{name}" for name in ("noise", "batches", "models", "plain", "modules", "engine", "sweep", "live")
+    f"wagmf.lab.{name}"
+    for name in ("noise", "batches", "models", "plain", "modules", "engine", "sweep", "live", "costs")
 }
 PLOTTING = {"matplotlib", "plotly"}
 

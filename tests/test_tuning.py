@@ -3,11 +3,15 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from sweeps import ready, stop_after
+from sweeps import ready, stop_after, vectors
 from twins import one_thread as one_thread
+from typer.testing import CliRunner
 
 from wagmf.arguments import Refused
+from wagmf.cli import app
+from wagmf.lab.compare import compare
 from wagmf.lab.records import Records
 from wagmf.lab.spec import Arm, Tuning, experiment
 from wagmf.lab.sweep import prepare
@@ -183,3 +187,23 @@ def test_defaults_of_tuning():
     assert experiment(table).tuning is None
     assert experiment(table | {"tuning": {}}).tuning == Tuning(30, 30, (0,))
     assert experiment(table | {"tuning": {"epochs": 10, "seeds": [3, 4]}}).tuning == Tuning(10, 10, (3, 4))
+
+
+def test_sweep_and_compare_search_where_they_are_asked_to(tmp_path, monkeypatch, one_thread):
+    monkeypatch.chdir(tmp_path)
+    np.savez("made.npz", **vectors())
+    head = 'dataset = "made.npz"\nmodel = "softmax"\nepochs = 2\nbatch = 8\nseeds = 3\nmethods = ["adam", "wada"]\n'
+    (tmp_path / "mine.toml").write_text(head + "lrs = [0.01, 0.1]\n[tuning]\nepochs = 1\n")
+    said = CliRunner().invoke(app, ["sweep", "mine.toml", "-o", "report.html"])
+    assert said.exit_code == 0, said.output
+    kept = Records("runs.db")
+    finals = [run for run in kept.runs() if "softmax on made" in kept.names()[run.key]]
+    assert len({(run.config["method"], run.config["lr"]) for run in finals}) == 2
+    assert len(finals) == 6
+    page = (tmp_path / "report.html").read_text()
+    assert "the only one that was tried" not in page
+    result = compare(
+        "softmax", "made.npz", methods=["adam"], lrs=[0.1], epochs=2, batch=8, tuning={"epochs": 1}, records="runs.db"
+    )
+    assert result.rates["method"].tolist() == ["adam"]
+    assert len(result.records.runs) == 3

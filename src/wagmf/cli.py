@@ -23,7 +23,7 @@ import numpy as np
 
 import wagmf
 from wagmf.arguments import Refused, integer, one_of, real, refuse
-from wagmf.lab.walks import Record, Walks, best_rate
+from wagmf.lab.walks import Record, Walks, best_rate, pack_walks, unpack_walks
 from wagmf.methods import METHODS, PAPER_METHODS, markdown_table, method
 from wagmf.online import SETTINGS, Task, simulate_all
 from wagmf.rule import Rule
@@ -53,6 +53,8 @@ Weighted adaptive gradient methods: one rule, seventeen methods, the paper's exp
                                       the page that shows it
   wagmf runs runs.db --export runs.csv
                                       what was run
+  wagmf reproduce --quick             the whole paper in small, on digits
+  wagmf reproduce --no-train          its figures, tables and verdicts again
 """
 
 app = typer.Typer(
@@ -128,12 +130,15 @@ def _certify(
     raise typer.Exit(0 if certificate else 1)
 
 
+_LRS = "0.003,0.01,0.03,0.1,0.3,1,3,10"
+
+
 @app.command("online")
 def _online(
     T: Annotated[str, typer.Option("--T", help="How many steps.")] = "1e7",
     seeds: Annotated[int, typer.Option(help="How many seeds, from 0.")] = 8,
     methods: Annotated[str, typer.Option(help="Names, separated by commas, or all.")] = ",".join(PAPER_METHODS),
-    lrs: Annotated[str, typer.Option(help="Step sizes α, separated by commas.")] = "0.003,0.01,0.03,0.1,0.3,1,3,10",
+    lrs: Annotated[str, typer.Option(help="Step sizes α, separated by commas.")] = _LRS,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder for records, picture and page.")] = Path(
         "figure1"
     ),
@@ -287,6 +292,75 @@ def _report(
         _say(f"Pictures  {len(drawn)} in {pictures}")
 
 
+@app.command("reproduce")
+def _reproduce(
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Train only experiments with this in their name; may be repeated.", show_default=False),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="On digits, in a few epochs: does everything work?")] = False,
+    train: Annotated[bool, typer.Option(help="Without it, write what follows from the records.")] = True,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help=r"The folder.  \[default: reproduction]", show_default=False)
+    ] = None,
+    experiments: Annotated[Path, typer.Option(help="Where the experiments are described.")] = Path("experiments/paper"),
+    device: _Device = None,
+    every: _Every = 20,
+) -> None:
+    """The paper: train what is missing of it, then write its figures, tables and verdicts from the records.
+
+    Stop with Ctrl-C when you like: what is finished is kept in OUT/records, and the same command continues.
+    """
+    _need_the_lab()
+    from wagmf.lab.reproduction import rebuild
+
+    integer("every", every, least=1)
+    folder = _folder(out or Path("reproduction-quick" if quick else "reproduction"))
+    stopped = False
+    try:
+        if train:
+            _train_paper(folder, experiments, only or [], quick, device, every)
+    except KeyboardInterrupt:
+        stopped = True
+    for path in rebuild(folder):
+        _say(f"Wrote     {path}")
+    if stopped:
+        _err.print("Stopped: what was finished is kept; the same command continues.", highlight=False)
+        raise typer.Exit(130)
+
+
+def _train_paper(folder: Path, experiments: Path, only: list[str], quick: bool, device: str | None, every: int) -> None:
+    """Simulate, train and time what is missing."""
+    from wagmf.lab.costs import measure
+    from wagmf.lab.live import LiveView
+    from wagmf.lab.paper_runs import COSTS, SYNTHETIC, paper_experiments, quickly, train
+    from wagmf.lab.sweep import prepare
+
+    found = paper_experiments(experiments, only)
+    prepared = prepare([quickly(each) for each in found] if quick else found, device)
+    archives = _folder(folder / "records")
+    if not only or SYNTHETIC in only:
+        tasks = _tasks("1e5" if quick else "1e7", 3 if quick else 8, ",".join(PAPER_METHODS), _LRS, 100)
+        _walk(tasks, folder / "walks.jsonl", archives / "walks.jsonl.gz")
+    with LiveView(_err) as view:
+        train(prepared, folder / "runs.db", archives, every=every, watch=view)
+    if (not only or COSTS in only) and not (archives / "costs.csv").exists():
+        _say("Timing a step of every network with every method ...")
+        measure(archives / "costs.csv", device, quick=quick)
+
+
+def _walk(tasks: list[tuple[str, Task]], path: Path, archive: Path) -> None:
+    """Simulate what the archive does not have, and put it there."""
+    have = {(record.method, record.task) for record in unpack_walks(archive)} if archive.exists() else set()
+    if have.issuperset(tasks):
+        return
+    walks = Walks(path)
+    if _simulate(tasks, walks, None):
+        raise KeyboardInterrupt
+    pack_walks(walks.find(tasks), archive)
+    path.unlink()
+
+
 def _run_all(prepared: Any, path: Path, page: Path | None, every: int, criterion: str, rerun: str) -> None:
     """Train what is missing behind a live view, then print what came out."""
     from wagmf.lab.compare import compared
@@ -294,18 +368,20 @@ def _run_all(prepared: Any, path: Path, page: Path | None, every: int, criterion
     from wagmf.lab.records import Records
     from wagmf.lab.report import report as write
     from wagmf.lab.stats import CRITERIA
-    from wagmf.lab.sweep import addresses, sweep
+    from wagmf.lab.sweep import addresses
+    from wagmf.lab.tuning import carry_out
 
     one_of("criterion", criterion, CRITERIA)
     integer("every", every, least=1)
     if page is not None:
         _beside(page)
-    wanted, stopped = set(addresses(prepared)), False
+    stopped, searched = False, all(each.experiment.tuning for each in prepared)
     with LiveView(_err) as view:
         try:
-            sweep(prepared, path, every=every, watch=view)
+            prepared = carry_out(prepared, path, every=every, watch=view)
         except KeyboardInterrupt:
             stopped = True
+    wanted = set(addresses(prepared))
     result = compared(prepared, Records(path), wanted, criterion)
     done = len(result.records.runs)
     if done:
@@ -315,7 +391,7 @@ def _run_all(prepared: Any, path: Path, page: Path | None, every: int, criterion
         for way in result.ways:
             _say(f"Trained   {way}")
         if page is not None:
-            _say(f"Report    {write(result.records, page, criterion=criterion, rerun=rerun)}")
+            _say(f"Report    {write(result.records, page, criterion=criterion, rerun=rerun, searched=searched)}")
         _say(f"Records   {path}")
     if stopped:
         _err.print(f"Stopped: {done} of {len(wanted)} runs are recorded; the same command continues.", highlight=False)

@@ -13,7 +13,8 @@ from wagmf.lab import report as reports
 from wagmf.lab import stats
 from wagmf.lab.records import Records, Tables, tables
 from wagmf.lab.spec import experiment
-from wagmf.lab.sweep import Prepared, Watch, addresses, prepare, sweep
+from wagmf.lab.sweep import Prepared, Watch, addresses, prepare
+from wagmf.lab.tuning import carry_out
 from wagmf.methods import PAPER_METHODS
 
 __all__ = ["LRS", "Comparison", "compare", "compared", "prepare_comparison"]
@@ -116,7 +117,7 @@ def compare(
         records: the file of runs; what it holds already is not trained again. By default nothing is kept.
         criterion: by which step sizes are chosen and methods ranked, "train_loss" or "test_accuracy".
         asked: ``methods``, ``lrs``, ``seeds``, ``epochs``, ``device``, and every key of an experiment: ``batch``,
-            ``l2``, ``decay``, ``milestones``, ``shift``, ``flip``, ``loss``, ...
+            ``tuning``, ``l2``, ``decay``, ``milestones``, ``shift``, ``flip``, ``loss``, ...
 
     >>> import torch
     >>> net = lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.Linear(16, 10))
@@ -127,10 +128,14 @@ def compare(
     one_of("criterion", criterion, stats.CRITERIA)
     prepared = prepare_comparison(model, data, **asked)
     if records is not None:
-        return compared(prepared, Records(records), sweep(prepared, records, watch=watch), criterion)
+        return _carried_out(prepared, Path(records), criterion, watch)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "runs.db"
-        return compared(prepared, Records(path), sweep(prepared, path, watch=watch), criterion)
+        return _carried_out(prepared, Path(folder) / "runs.db", criterion, watch)
+
+
+def _carried_out(prepared: list[Prepared], path: Path, criterion: str, watch: Watch | None) -> Comparison:
+    found = carry_out(prepared, path, watch=watch)
+    return compared(found, Records(path), set(addresses(found)), criterion)
 
 
 def compared(prepared: list[Prepared], records: Records, keys: set[str], criterion: str = "train_loss") -> Comparison:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from wagmf.methods import METHODS
 
-__all__ = ["Cell", "Dots", "Line", "Mark", "Matrix", "Panel", "Style", "label", "styles"]
+__all__ = ["Cell", "Dots", "Line", "Mark", "Matrix", "Panel", "Style", "label", "round_numbers", "styles"]
 
 
 @dataclass(frozen=True)
@@ -110,19 +110,33 @@ class Panel:
         return sorted({float(x) for line in self.lines for x in line.x} | {mark.x for mark in self.marks})
 
     @property
+    def across_ticks(self) -> list[float]:
+        """Where to write step sizes: at each, or if that would be too many, at round numbers."""
+        rates = self.rates
+        return rates if len(rates) <= 10 else round_numbers(rates[0], rates[-1])
+
+    @property
     def ticks(self) -> list[float]:
         """Round numbers for a logarithmic axis, no fewer than four if there are so many."""
-        low, high = self.limits[0], min(self.limits[1], self.ceiling or math.inf)
-        decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        ticks: list[float] = []
-        finer = ([f"{d / 10:g}" for d in range(10, 100, step)] for step in (5, 2, 1))
-        for digits in ("1", "13", "125", "123456789", *finer):
-            every = 1 + max(len(decades) - 2, 0) // 8 if digits == "1" else 1
-            ticks = [float(f"{digit}e{k}") for k in decades if k % every == 0 for digit in digits]
-            ticks = [tick for tick in ticks if low <= tick <= high]
-            if len(ticks) >= 4:
-                break
-        return ticks or [low, high]
+        return round_numbers(self.limits[0], min(self.limits[1], self.ceiling or math.inf))
+
+
+def round_numbers(low: float, high: float) -> list[float]:
+    """Four or more round numbers between two positive ones, about evenly spaced in their logarithm.
+
+    >>> round_numbers(0.1, 70), round_numbers(1.3, 1.47)
+    ([0.1, 0.3, 1.0, 3.0, 10.0, 30.0], [1.3, 1.35, 1.4, 1.45])
+    """
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    found: list[float] = []
+    finer = ([f"{d / per:g}" for d in range(per, 10 * per, step)] for per in (10, 100) for step in (5, 2, 1))
+    for digits in ("1", "13", "125", "123456789", *finer):
+        every = 1 + max(len(decades) - 2, 0) // 8 if digits == "1" else 1
+        found = [float(f"{digit}e{k}") for k in decades if k % every == 0 for digit in digits]
+        found = [number for number in found if low <= number <= high]
+        if len(found) >= 4:
+            break
+    return found or [low, high]
 
 
 @dataclass(frozen=True)

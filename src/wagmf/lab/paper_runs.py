@@ -7,16 +7,22 @@ from pathlib import Path
 from wagmf.arguments import Refused, refuse
 from wagmf.lab.records import Records, archive, restore
 from wagmf.lab.spec import Experiment, read
-from wagmf.lab.sweep import Prepared, Watch, sweep
-from wagmf.lab.tuning import tune
+from wagmf.lab.sweep import Prepared, Watch
+from wagmf.lab.tuning import carry_out
 
-__all__ = ["archive_of", "paper_experiments", "quickly", "train"]
+__all__ = ["COSTS", "SYNTHETIC", "archive_of", "paper_experiments", "quickly", "train"]
+
+SYNTHETIC: str = "synthetic"
+"""What the one experiment is called that trains nothing: the synthetic problem of Figure 1."""
+
+COSTS: str = "costs"
+"""What timing the methods is called."""
 
 _MODELS = ("softmax", "mlp", "cnn", "resnet20")  # in the order of the figures, which is also that of their cost
 
 
 def paper_experiments(folder: Path, only: Sequence[str] = ()) -> list[Experiment]:
-    """The experiments of a folder that are tuned, or of those the ones whose name has one of the words ``only`` in it.
+    """The experiments of a folder that are tuned, or of those the ones that ``only`` names, wholly or in part.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -28,11 +34,19 @@ def paper_experiments(folder: Path, only: Sequence[str] = ()) -> list[Experiment
     found = [each for path in sorted(folder.glob("*.toml")) for each in read(path) if each.tuning is not None]
     if not found:
         raise Refused(f"{folder}: there are no experiments in it (run this where the project was cloned to)")
-    for word in only:
-        if not any(word in each.name for each in found):
-            refuse("only", word, f"a part of one of these names: {', '.join(each.name for each in found)}")
-    found = [each for each in found if not only or any(word in each.name for word in only)]
+    names = [each.name for each in found]
+    if only:
+        chosen = {name for word in only for name in _named(word, names)}
+        found = [each for each in found if each.name in chosen]
     return sorted(found, key=lambda each: _MODELS.index(each.problem.model) if each.problem.model in _MODELS else 9)
+
+
+def _named(word: str, names: list[str]) -> list[str]:
+    """The experiment of that name, or else all that have it in theirs."""
+    if word in (SYNTHETIC, COSTS):
+        return []
+    found = [name for name in names if name == word] or [name for name in names if word in name]
+    return found or refuse("only", word, f"a part of one of these names: {', '.join([SYNTHETIC, COSTS, *names])}")
 
 
 def quickly(experiment: Experiment) -> Experiment:
@@ -41,13 +55,13 @@ def quickly(experiment: Experiment) -> Experiment:
     >>> from wagmf.lab.spec import experiment
     >>> table = {"dataset": "mnist", "model": "mlp", "methods": ["wada"], "lrs": [0.1], "epochs": 200, "tuning": {}}
     >>> quickly(experiment(table)).problem.epochs
-    8
+    5
     """
     if experiment.tuning is None:
         refuse("tuning", None, f"{experiment.name} does not say how its step sizes are searched for")
-    problem = replace(experiment.problem.lasting(8), dataset="digits")
-    tuning = replace(experiment.tuning, epochs=2, fine_epochs=2, seeds=(0,))
-    return replace(experiment, problem=problem, seeds=(0, 1, 2), tuning=tuning)
+    problem = replace(experiment.problem.lasting(5), dataset="digits")
+    tuning = replace(experiment.tuning, epochs=1, fine_epochs=1, seeds=(0,))
+    return replace(experiment, problem=problem, seeds=(0, 1), tuning=tuning)
 
 
 def archive_of(folder: Path, name: str) -> Path:
@@ -82,8 +96,7 @@ def train(prepared: list[Prepared], path: Path, archives: Path, *, every: int = 
             records.enrol(names)
     for each in prepared:
         try:
-            [(chosen, _)] = tune([each], path, every=every, watch=watch)
-            sweep([chosen], path, every=every, watch=watch)
+            carry_out([each], path, every=every, watch=watch)
         finally:
             _keep(each, records, archives)
 

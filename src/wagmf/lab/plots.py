@@ -73,7 +73,7 @@ def figure1_picture(records: list[Record], path: Path) -> Path:
     }
     figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=6, frameon=False)
     figure.suptitle(f"{_headline(records)}; each method at its best step size", fontsize=10)
-    return write_whole(path, lambda new: figure.savefig(new, dpi=150))
+    return _save(figure, path)
 
 
 def figure1_page(records: list[Record], path: Path) -> Path:
@@ -219,8 +219,10 @@ def plotly_js() -> str:
 # ------------------------------------------------------------------ a comparison of methods, as pictures
 
 
-def panel_picture(panels: Sequence[Panel], path: Path, *, title: str, methods: Sequence[str]) -> Path:
-    """Panels side by side as a picture (the file's ending says which kind), with one legend.
+def panel_picture(
+    panels: Sequence[Panel], path: Path, *, title: str, methods: Sequence[str], columns: int | None = None
+) -> Path:
+    """Panels side by side, or so many in a row, as a picture (the file's ending says which kind), with one legend.
 
     >>> import tempfile
     >>> from wagmf.lab.looks import Line
@@ -231,17 +233,21 @@ def panel_picture(panels: Sequence[Panel], path: Path, *, title: str, methods: S
     """
     from matplotlib.figure import Figure
 
-    figure, looks = Figure(figsize=(5.2 * len(panels), 4.4), layout="constrained"), styles(methods)
-    axes = figure.subplots(1, len(panels), squeeze=False).ravel()
-    for axis, panel in zip(axes, panels, strict=True):
+    columns = min(columns or len(panels), len(panels))
+    rows = -(-len(panels) // columns)
+    figure, looks = Figure(figsize=(5.2 * columns, 3.8 * rows + 0.6), layout="constrained"), styles(methods)
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axis, panel in zip(axes, panels, strict=False):
         _draw(axis, panel, looks)
+    for axis in axes[len(panels) :]:
+        axis.set_axis_off()
     handles = [_handle(look) for look in looks.values()]
     labels = [_literal(label(name)) for name in looks]
     figure.legend(
         handles,
         labels,
         loc="outside lower center",
-        ncols=min(6, 3 * len(panels)),
+        ncols=min(6, 3 * columns),
         frameon=False,
         fontsize=9,
         handlelength=3.6,
@@ -303,8 +309,8 @@ def _draw(axis: Any, panel: Panel, looks: Mapping[str, Style]) -> None:
     if panel.log_y:
         axis.set_yticks(panel.ticks, [f"{tick:g}" for tick in panel.ticks])
         axis.set_yticks([], minor=True)
-    if panel.log_x and len(panel.rates) <= 10:  # more would be written over each other: then powers of ten will do
-        axis.set_xticks(panel.rates, [f"{rate:g}" for rate in panel.rates])
+    if panel.log_x:
+        axis.set_xticks(panel.across_ticks, [f"{rate:g}" for rate in panel.across_ticks])
         axis.set_xticks([], minor=True)
     if panel.ceiling is not None:
         axis.axhline(panel.ceiling, color="0.4", linewidth=0.8, linestyle=":")

@@ -329,7 +329,8 @@ def restore(path: Path) -> tuple[list[Run], dict[str, list[str]]]:
     """
     runs, names = [], {}
     try:
-        for line in gzip.decompress(path.read_bytes()).decode().splitlines():
+        text = gzip.decompress(path.read_bytes() or b"empty").decode()
+        for line in text.splitlines():
             told = json.loads(line)
             names[told["key"]] = told.pop("experiments")
             runs.append(Run(**told))

@@ -42,12 +42,19 @@ _CRITERION = {
 
 
 def report(
-    records: Tables, path: Path, *, title: str | None = None, criterion: str = "train_loss", rerun: str = ""
+    records: Tables,
+    path: Path,
+    *,
+    title: str | None = None,
+    criterion: str = "train_loss",
+    rerun: str = "",
+    searched: bool = False,
 ) -> Path:
     """Write the comparison as one HTML page that needs nothing else, no network included.
 
     ``criterion`` chooses every method's step size and is what the headline compares; ``rerun`` is the command that
-    makes the same records again. The same records give the same bytes.
+    makes the same records again. With ``searched`` step sizes were chosen before, and that there is but one is no cause
+    for alarm. The same records give the same bytes.
 
     >>> import tempfile
     >>> from types import SimpleNamespace
@@ -63,7 +70,7 @@ def report(
     """
     one_of("criterion", criterion, stats.CRITERIA)
     _something(records)
-    page = _render(_contents(records, title or "Comparison of optimizers", criterion, rerun))
+    page = _render(_contents(records, title or "Comparison of optimizers", criterion, rerun, searched))
     return write_whole(path, lambda new: new.write_text(page, encoding="utf-8"))
 
 
@@ -141,10 +148,12 @@ class _Part:
         return answer(self.ranks[metric], self.tests[metric], self.rates, metric, family=self.family, known=known)
 
 
-def _parts(curves: Any, criterion: str) -> list[_Part]:
+def _parts(curves: Any, criterion: str, searched: bool = False) -> list[_Part]:
     """The experiments; metrics are the criterion and then the other one, each with an adjustment of its own."""
     metrics = [criterion, *(metric for metric in _SHOWN if metric != criterion)]
     rates = stats.best_rates(curves, criterion)
+    if searched:
+        rates["edge"] = rates["edge"].replace("only", "")
     tests = {metric: stats.significance(curves, metric, rates=rates, alpha=ALPHA) for metric in metrics}
     ranks = {metric: stats.ranking(curves, metric, rates=rates) for metric in metrics}
     return [
@@ -160,9 +169,9 @@ def _parts(curves: Any, criterion: str) -> list[_Part]:
     ]
 
 
-def _contents(records: Tables, title: str, criterion: str, rerun: str) -> dict[str, Any]:
+def _contents(records: Tables, title: str, criterion: str, rerun: str, searched: bool) -> dict[str, Any]:
     """Everything the template shows, as plain values."""
-    curves, runs, parts = records.curves, records.runs, _parts(records.curves, criterion)
+    curves, runs, parts = records.curves, records.runs, _parts(records.curves, criterion, searched)
     looks = styles(curves["method"].unique())
     sections = [
         _section(f"e{k}", part, _of(runs, part.name), criterion, list(looks)) for k, part in enumerate(parts, start=1)

@@ -14,7 +14,7 @@ from wagmf.lab.records import Records
 from wagmf.lab.spec import Arm, Experiment, Tuning, address
 from wagmf.lab.sweep import Prepared, Watch, sweep
 
-__all__ = ["COARSE", "FINE", "Searched", "next_rates", "recorded", "search", "tune"]
+__all__ = ["COARSE", "FINE", "Searched", "carry_out", "next_rates", "recorded", "search", "tune"]
 
 COARSE: float = math.sqrt(10)
 """The factor between neighbours beyond the grid that an experiment names."""
@@ -140,7 +140,15 @@ def _stage(
 
 
 def recorded(records: Records) -> Loss:
-    """The final training loss of arms as records have it: the mean over the seeds, infinite if one diverged."""
+    """The final training loss of arms as records have it: the mean over the seeds, infinite if one diverged.
+
+    >>> import tempfile
+    >>> from wagmf.lab.spec import experiment
+    >>> from wagmf.lab.sweep import prepare
+    >>> one = experiment({"dataset": "digits", "model": "softmax", "methods": ["wada"], "lrs": [0.1]})
+    >>> recorded(Records(Path(tempfile.mkdtemp()) / "runs.db"))(prepare([one])[0], Arm("wada", 0.1)) is None
+    True
+    """
     finals = {run.key: math.inf if run.diverged else run.curves["train_loss"][-1] for run in records.runs()}
 
     def loss(prepared: Prepared, arm: Arm) -> float | None:
@@ -178,3 +186,21 @@ def tune(
         (each if one is None or one.chosen is None else one.chosen, one)
         for each, one in zip(prepared, found, strict=True)
     ]
+
+
+def carry_out(
+    prepared: list[Prepared], path: str | Path, *, every: int = 5, watch: Watch | None = None
+) -> list[Prepared]:
+    """Search step sizes where that is asked for, then train what is missing; returns the experiments as they were run.
+
+    >>> import tempfile
+    >>> from wagmf.lab.spec import experiment
+    >>> from wagmf.lab.sweep import prepare
+    >>> table = {"dataset": "digits", "model": "softmax", "methods": ["wada"], "lrs": [0.1, 0.316], "epochs": 1}
+    >>> path = Path(tempfile.mkdtemp()) / "runs.db"
+    >>> len(carry_out(prepare([experiment(table | {"tuning": {}})]), path)[0].experiment.arms)
+    1
+    """
+    found = [ready for ready, _ in tune(prepared, path, every=every, watch=watch)]
+    sweep(found, path, every=every, watch=watch)
+    return found

@@ -4,9 +4,11 @@ A line holds the task, the version and a hash of the source that computed it, an
 stopped, or killed, keeps every line it wrote; run again, it simulates only what is missing.
 """
 
+import gzip
 import hashlib
 import json
 import os
+import zlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -17,9 +19,12 @@ import numpy as np
 
 import wagmf
 from wagmf import arguments, feasible, methods, online, rule, weights
+from wagmf.arguments import Refused
+from wagmf.lab.files import write_whole
 from wagmf.online import Task, Walk
+from wagmf.rule import Rule
 
-__all__ = ["Record", "Walks", "best_rate", "source_hash"]
+__all__ = ["Record", "Walks", "best_rate", "pack_walks", "source_hash", "unpack_walks"]
 
 
 @dataclass(frozen=True)
@@ -122,3 +127,49 @@ def best_rate(records: list[Record]) -> int:
     1
     """
     return int(np.argmin(np.median([record.walk.regret[:, -1] for record in records], axis=0)))
+
+
+def pack_walks(records: Iterable[Record], path: Path) -> Path:
+    """Write walks into a small file that :func:`unpack_walks` reads, whatever the source has become by then.
+
+    Numbers are kept in single precision. The same walks give the same bytes.
+
+    >>> import tempfile
+    >>> task, folder = Task(rule.Rule(decay=0.5), 100, (0.1,)), Path(tempfile.mkdtemp())
+    >>> path = pack_walks([Record("wada", task, online.simulate(**vars(task)))], folder / "walks.jsonl.gz")
+    >>> unpack_walks(path)[0].task == task
+    True
+    """
+    lines = []
+    for record in records:
+        told = {"wagmf": wagmf.__version__, "source": source_hash(), **_describe(record.method, record.task)}
+        told |= {"t": record.walk.t.tolist()}
+        told |= {name: _short(getattr(record.walk, name)) for name in ("x", "regret")}
+        lines.append(json.dumps(told, allow_nan=False, sort_keys=True, separators=(",", ":")) + "\n")
+    packed = gzip.compress("".join(sorted(lines)).encode(), compresslevel=9, mtime=0)
+    return write_whole(path, lambda new: new.write_bytes(packed))
+
+
+def _short(values: Any) -> list[list[float]]:
+    return [[float(str(np.float32(value))) for value in row] for row in values]
+
+
+def unpack_walks(path: Path) -> list[Record]:
+    """The walks that :func:`pack_walks` wrote.
+
+    >>> unpack_walks(Path("nowhere.jsonl.gz"))
+    Traceback (most recent call last):
+    wagmf.arguments.Refused: nowhere.jsonl.gz: is no archive of walks: ...
+    """
+    records = []
+    try:
+        for text in gzip.decompress(path.read_bytes() or b"empty").decode().splitlines():
+            line = json.loads(text)
+            walk = Walk(*(np.array(line.pop(name)) for name in ("t", "x", "regret")))
+            name = line.pop("method")
+            told = {key: line[key] for key in Task.__dataclass_fields__}
+            told |= {"rule": Rule.from_dict(line["rule"]), "lrs": tuple(line["lrs"])}
+            records.append(Record(name, Task(**told), walk))
+    except (OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, zlib.error) as error:
+        raise Refused(f"{path}: is no archive of walks: {error}") from error
+    return records

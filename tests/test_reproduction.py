@@ -1,0 +1,346 @@
+"""The reproduction: its experiments are the paper's, its folder follows from its records, and it can be stopped."""
+
+import gzip
+import itertools
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats as scipy_stats
+from sweeps import stop_after
+from twins import one_thread as one_thread
+from typer.testing import CliRunner
+
+from wagmf.arguments import Refused
+from wagmf.cli import app
+from wagmf.lab.costs import measure
+from wagmf.lab.paper import BASELINES, OURS, PAIRS, PANELS
+from wagmf.lab.paper_runs import archive_of, paper_experiments, quickly
+from wagmf.lab.records import Records, Run, archive, restore
+from wagmf.lab.reproduction import gather, minutes, rebuild, significance_table
+from wagmf.lab.spec import experiment
+from wagmf.lab.tuning import COARSE
+from wagmf.lab.walks import unpack_walks
+from wagmf.methods import PAPER_METHODS
+
+ROOT = Path(__file__).parent.parent
+FOLDER, EXPERIMENTS = ROOT / "reproduction", ROOT / "experiments" / "paper"
+ARCHIVES = [path for path in sorted((FOLDER / "records").glob("*.jsonl.gz")) if path.name != "walks.jsonl.gz"]
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    """What anybody has who cloned the project: the records, and nothing that was made of them."""
+    folder = tmp_path_factory.mktemp("copy")
+    shutil.copytree(FOLDER / "records", folder / "records")
+    rebuild(folder)
+    return folder
+
+
+# ------------------------------------------------------------------ from the records alone
+
+
+def contents(folder):
+    made = {"report.html", "runs.db", "walks.jsonl", ".gitignore"}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in made
+    }
+
+
+@pytest.mark.xdist_group("reproduction")
+def test_the_folder_follows_from_its_records(copy):
+    mine, right = contents(copy), contents(FOLDER)
+    assert mine.keys() == right.keys()
+    different = [name for name in right if mine[name] != right[name]]
+    assert not different, "wagmf reproduce --no-train"
+    assert (copy / "report.html").stat().st_size > 10**6
+
+
+def altered(folder, name, change):
+    """Change every run of an experiment itself, and what follows from it."""
+    path = archive_of(folder / "records", name)
+    runs, names = restore(path)
+    archive([change(run) if name in names[run.key] else run for run in runs], names, path)
+    return gather(folder)
+
+
+@pytest.mark.xdist_group("reproduction")
+def test_other_records_have_other_verdicts(copy, tmp_path):
+    def better(run):
+        if run.config["method"] != "wada":
+            return run
+        losses = [value * 0.9 for value in run.curves["train_loss"]]
+        hits = [value + 0.05 for value in run.curves["test_accuracy"]]
+        return replace(run, curves={**run.curves, "train_loss": losses, "test_accuracy": hits})
+
+    shutil.copytree(copy / "records", tmp_path / "records")
+    for name in ("mlp on cifar10", "mlp on cifar100"):
+        altered(tmp_path, name, better)
+    text = rebuild(tmp_path)[0].read_text()
+    before = (FOLDER / "README.md").read_text()
+    assert verdict_in(before, "C6") != verdict_in(text, "C6") == "**confirmed**"
+    assert verdict_in(before, "C1") == verdict_in(text, "C1")
+    changed = pd.read_csv(tmp_path / "significance.csv")
+    mlp = changed[changed["panel"].isin(["3b", "3c", "4b", "4c"]) & (changed["ours"] == "wada")]
+    assert set(mlp["shown"]) == {"ours"}
+
+
+def verdict_in(text, claim):
+    (row,) = [line for line in text.splitlines() if line.startswith(f"| {claim} |")]
+    return row.split(" | ")[2]
+
+
+@pytest.mark.xdist_group("reproduction")
+def test_p_values_are_those_of_the_tests(copy):
+    evidence = gather(copy)
+    table = significance_table(evidence)
+    assert len(table) == len(PAIRS) * len(evidence.panels) > 0
+    for row in table.sample(12, random_state=0).to_dict("records"):
+        curves = evidence.of(row["experiment"])
+        last = curves[curves["epoch"] == curves["epoch"].max()].sort_values("seed")
+        a, b = (last.loc[last["method"] == row[who], row["metric"]].to_numpy() for who in ("ours", "baseline"))
+        assert len(a) == len(b) == row["n"]
+        assert row["student"] == pytest.approx(scipy_stats.ttest_ind(a, b).pvalue)
+        assert row["welch"] == pytest.approx(scipy_stats.ttest_ind(a, b, equal_var=False).pvalue)
+        assert row["paired"] == pytest.approx(scipy_stats.ttest_rel(a, b).pvalue)
+        lower = row["metric"] == "train_loss"
+        assert row["ahead"] == ("ours" if (a.mean() < b.mean()) == lower else "baseline")
+        ends = [curves[(curves["method"] == row[who]) & (curves["seed"] == 0)] for who in ("ours", "baseline")]
+        late = [end.sort_values("epoch")[row["metric"]].to_numpy()[-8:] for end in ends]
+        if all(np.ptp(end) > 0 for end in late):  # late in a run an accuracy may stay what it is, to the digit
+            assert row["last_epochs"] == pytest.approx(scipy_stats.ttest_ind(*late).pvalue)
+        (panel,) = [panel for panel in PANELS if panel.name == row["panel"]]
+        assert row["printed"] == dict(zip(PAIRS, panel.p, strict=True))[row["ours"], row["baseline"]]
+        assert row["agrees"] == ((row["student"] < 0.05) == (row["printed"] < 0.05))
+
+
+def test_nothing_to_write_is_said(tmp_path):
+    with pytest.raises(Refused, match="there are no records"):
+        rebuild(tmp_path)
+
+
+# ------------------------------------------------------------------ the records
+
+
+@pytest.mark.parametrize("path", ARCHIVES, ids=lambda path: path.name)
+def test_records_say_what_made_them(path):
+    runs, names = restore(path)
+    for run in runs:
+        commit = run.environment["commit"]
+        assert len(commit) == 40, "a commit, and nothing changed since"
+        assert set(commit) <= set("0123456789abcdef")
+        assert run.environment["device"]
+        assert run.environment["torch"]
+        assert run.seconds > 0
+        assert run.ended
+        assert run.config["dataset"] in ("mnist", "cifar10", "cifar100")
+        assert names[run.key]
+
+
+@pytest.mark.parametrize("path", ARCHIVES, ids=lambda path: path.name)
+def test_experiments_are_whole_and_their_step_sizes_inside_the_grid(path):
+    """Six methods, eight seeds; at the full length every method's own is better than its neighbours on both sides."""
+    evidence = gather(FOLDER)
+    (name,) = {panel.experiment for panel in PANELS if archive_of(FOLDER, panel.experiment).name == path.name}
+    (asked,) = paper_experiments(EXPERIMENTS, [name])
+    finals = evidence.of(name)
+    assert set(finals["method"]) == set(PAPER_METHODS)
+    assert finals.groupby("method")["seed"].agg(set).map(lambda seeds: seeds == set(range(8))).all()
+    assert (finals.groupby(["method", "seed"])["epoch"].max() == asked.problem.epochs).all()
+    table = pd.read_csv(FOLDER / "step-sizes.csv")
+    fine = table[(table["experiment"] == name) & (table["stage"] == "fine")]
+    known = table[(table["experiment"] == name) & (table["epochs"] == fine["epochs"].max())]
+    for method, rows in known.groupby("method"):
+        chosen = rows[rows["chosen"]]["lr"].unique()
+        assert chosen.size == 1, method
+        assert rows["lr"].min() < chosen[0] < rows["lr"].max(), method
+        assert chosen[0] == rows.loc[rows["train_loss"].idxmin(), "lr"], method
+
+
+def test_walks_are_those_of_the_paper():
+    walks = unpack_walks(FOLDER / "records" / "walks.jsonl.gz")
+    assert {record.method for record in walks} == set(PAPER_METHODS)
+    assert {record.task.T for record in walks} == {10**7}
+    assert len({record.task.seed for record in walks if record.task.setting == "stochastic"}) == 8
+
+
+def test_minutes_are_shared_where_stacks_were_trained_at_once():
+    def run(name, start, end):
+        ended = f"2026-01-01T00:{end:02d}:00+00:00"
+        return Run(f"{name}{start}", name, {}, None, {}, seconds=60.0 * (end - start), ended=ended)
+
+    runs = [run("mlp on mnist, fine", 0, 4), run("mlp on mnist", 4, 6), run("cnn on cifar10", 2, 10)]
+    runs += [replace(runs[0], key="another of its stack"), Run("old", "mlp on mnist", {}, None, {})]
+    assert minutes(runs) == {"mlp on mnist": 2 + 1 + 1, "cnn on cifar10": 1 + 1 + 4}
+    assert minutes([]) == {}
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda data: b"",
+        lambda data: data[: len(data) // 2],
+        lambda data: b"not gzip",
+        lambda data: gzip.compress(b"{}\n"),
+        lambda data: gzip.compress(b"[1]\n"),
+        lambda data: gzip.compress(b"{\n"),
+        lambda data: gzip.compress(b"\xff\n"),
+    ],
+)
+def test_damaged_archives_are_refused_by_name(tmp_path, spoil):
+    for path, read in ((ARCHIVES[0], restore), (FOLDER / "records" / "walks.jsonl.gz", unpack_walks)):
+        damaged = tmp_path / path.name
+        damaged.write_bytes(spoil(path.read_bytes()))
+        with pytest.raises(Refused, match=r"jsonl\.gz: is no archive of"):
+            read(damaged)
+
+
+def test_archives_keep_runs_to_single_precision(tmp_path):
+    rng = np.random.default_rng(0)
+    curves = {"train_loss": [*rng.lognormal(0, 9, 50).tolist(), None], "test_accuracy": rng.random(51).tolist()}
+    environment, when = {"commit": "c"}, (12.5, "2026-01-01T00:00:00+00:00")
+    runs = [Run(key, "mine", {"lr": 0.1}, 3, curves, 0.25, "stacked", environment, *when) for key in "ba"]
+    path = archive(runs, {"a": ["x", "mine"]}, tmp_path / "runs.jsonl.gz")
+    kept, names = restore(path)
+    assert [run.key for run in kept] == ["a", "b"]
+    assert names == {"a": ["mine", "x"], "b": ["mine"]}
+    assert replace(kept[0], curves=curves) == runs[1]
+    np.testing.assert_array_equal(
+        np.array(kept[0].curves["train_loss"][:-1], np.float32), np.array(curves["train_loss"][:-1], np.float32)
+    )
+    assert kept[0].curves["train_loss"][-1] is None
+    assert archive(kept, names, tmp_path / "again.jsonl.gz").read_bytes() == path.read_bytes()
+
+
+# ------------------------------------------------------------------ the experiments
+
+
+def test_every_panel_has_its_experiment():
+    found = {each.name: each for each in paper_experiments(EXPERIMENTS)}
+    assert set(found) == {panel.experiment for panel in PANELS}
+    for name, each in found.items():
+        problem = each.problem
+        assert (problem.batch, problem.eps, each.seeds, problem.loss) == (128, 1e-7, tuple(range(8)), "running"), name
+        labels = {arm.label for arm in each.arms}
+        assert labels == {*OURS, *BASELINES} - {"amsgrad"} | {"amsgrad(debias=True)"}, name
+        for label in labels:
+            lrs = sorted(arm.lr for arm in each.arms if arm.label == label)
+            assert len(lrs) >= 5, name
+            assert all(math.isclose(b / a, COARSE, rel_tol=0.01) for a, b in itertools.pairwise(lrs)), name
+        if problem.model == "softmax":
+            assert (problem.decay, problem.shift, problem.flip, problem.precision) == (0.5, 0.0, False, "float32")
+        else:
+            assert (problem.decay, problem.epochs, problem.milestones) == (0.0, 200, (80, 120, 160)), name
+            assert (problem.shift, problem.flip, problem.factor) == (0.1, problem.dataset != "mnist", 0.1), name
+
+
+@pytest.mark.parametrize("data", ["mnist", "cifar10", "cifar100"])
+def test_lambda_is_the_best_on_the_test_set_and_not_at_an_edge(data):
+    tried = pd.read_csv(ROOT / "experiments" / "records" / "softmax_l2.csv")
+    tried = tried[tried["dataset"] == data].assign(
+        l2=lambda rows: rows["experiment"].str.rpartition(" ")[2].astype(float)
+    )
+    best = tried.groupby("l2")["test_accuracy"].max()
+    (asked,) = paper_experiments(EXPERIMENTS, [f"softmax on {data}"])
+    assert asked.problem.l2 == best.idxmax()
+    assert best.index.min() < asked.problem.l2 < best.index.max()
+
+
+# ------------------------------------------------------------------ the command
+
+
+def call(*words, expect=0):
+    result = CliRunner().invoke(app, ["reproduce", *map(str, words)])
+    assert result.exit_code == expect, result.output
+    return result
+
+
+@pytest.fixture
+def small(tmp_path):
+    """One experiment of each kind, with few step sizes."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    for model in ("softmax", "mlp"):
+        (folder / f"{model}.toml").write_text(
+            f'dataset = "mnist"\nmodel = "{model}"\nepochs = 10\nmilestones = [4]\nseeds = 8\n[tuning]\nepochs = 5\n'
+            "[methods]\nadam = [0.01]\namsgrad = { lrs = [0.01], debias = true }\nadamnc = [0.01]\nwada = [0.03]\n"
+            "wada_v3 = [0.03]\nwada_v4 = [0.03]\n"
+        )
+    return folder
+
+
+def test_the_whole_pipeline_in_small(tmp_path, small, one_thread):
+    """Stopped in between, it keeps what is done, says so, and goes on; a second time it trains nothing."""
+    out = tmp_path / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after(5, patch)
+        said = call("--quick", "--only", "softmax", "--experiments", small, "-o", out, "--device", "cpu", expect=130)
+    assert "the same command continues" in said.output
+    kept = {run.key for run in restore(out / "records" / "softmax-on-mnist.jsonl.gz")[0]}
+    assert kept
+    (out / "runs.db").unlink()  # the archive is enough
+    call("--quick", "--only", "softmax", "--experiments", small, "-o", out, "--device", "cpu")
+    runs, names = restore(out / "records" / "softmax-on-mnist.jsonl.gz")
+    assert kept < {run.key for run in runs}
+    finals = [run for run in runs if "softmax on mnist" in names[run.key]]
+    assert len(finals) == len(PAPER_METHODS) * 2
+    starts = [key for keys, _ in Records(out / "runs.db").attempts() for key in keys]
+    assert kept.isdisjoint(starts)
+    text = (out / "README.md").read_text()
+    assert "they stand in for every dataset" in text
+    assert verdict_in(text, "C3") != "**not run**"
+    assert verdict_in(text, "C5") == "**not run**"
+    before = contents(out)
+    call("--quick", "--only", "softmax", "--experiments", small, "-o", out, "--device", "cpu")
+    assert [key for keys, _ in Records(out / "runs.db").attempts() for key in keys] == starts
+    assert contents(out) == before
+
+
+def test_without_training_it_only_writes(copy):
+    said = call("--no-train", "-o", copy)
+    assert f"Wrote     {copy / 'README.md'}" in said.output.replace("\n", "")
+    assert not (copy / "runs.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--only", "vgg"], "Invalid only: 'vgg'"),
+        (["--experiments", "nowhere"], "there are no experiments in it"),
+        (["--every", "0"], "Invalid every: 0"),
+        (["--no-train", "-o", "empty"], "there are no records in it"),
+        (["--device", "abacus", "--quick"], "Invalid device: 'abacus'"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(words, message, tmp_path, monkeypatch):
+    shutil.copytree(EXPERIMENTS, tmp_path / "experiments" / "paper")
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["reproduce", *words])
+    assert result.exit_code != 0
+    assert message in str(result.exception)
+
+
+def test_quick_is_the_same_on_digits():
+    for each in paper_experiments(EXPERIMENTS):
+        quick = quickly(each)
+        assert (quick.problem.dataset, quick.arms, quick.name) == ("digits", each.arms, each.name)
+        assert quick.problem.model == each.problem.model
+        assert max(quick.problem.milestones, default=0) < quick.problem.epochs < 10
+    with pytest.raises(Refused, match="mlp on digits does not say how"):
+        quickly(experiment({"dataset": "digits", "model": "mlp", "methods": ["adam"], "lrs": [0.1]}))
+
+
+def test_costs_are_of_every_method_and_network(tmp_path):
+    table = pd.read_csv(measure(tmp_path / "costs.csv", "cpu", quick=True))
+    assert len(table) == 18
+    assert set(table["model"]) == {"mlp", "cnn", "resnet20"}
+    assert set(table["method"]) == set(PAPER_METHODS)
+    assert (table["ms"] > 0).all()
+    means = table.groupby("model")["ms"].median()
+    assert means["resnet20"] > means["mlp"]
