@@ -267,6 +267,25 @@ MUTANTS = {
         "enabled=False,", "test_compare.py -k half_precision"),
     "lab: what is not a number is best": ("lab/live.py", "key=lambda lr: (math.isnan(rates[lr][0]), rates[lr][0])",
         "key=lambda lr: rates[lr][0]", "test_live.py -k best_so_far"),
+    "tuning: an edge is good enough": ("lab/tuning.py", "if best == high and", "if False and",
+        "test_tuning.py -k extended_until"),
+    "tuning: short runs count for long ones": (
+        "lab/tuning.py", "known = coarse if tuning.fine_epochs == tuning.epochs else {}", "known = coarse",
+        "test_tuning.py -k different_length"),
+    "tuning: a diverged run is the best": ("lab/tuning.py", "math.inf if run.diverged else", "0.0 if run.diverged else",
+        "test_tuning.py -k infinitely_bad"),
+    "claims: every advantage matters": ("lab/claims.py", "excluded = most < margin", "excluded = most < 0",
+        "test_claims.py -k rule_of_a_comparison"),
+    "claims: far behind is level": ("lab/claims.py", "and least >= -margin and most <= margin", "and most <= margin",
+        "test_claims.py -k rule_of_a_comparison"),
+    "claims: who stood still has failed": ("lab/claims.py", "walked.level >= 1 - _QUARTER and moved",
+        "walked.level >= 1 - _QUARTER", "test_claims.py -k follows_the_walks or every_step_size"),
+    "claims: another test than the paper's": ("lab/claims.py", 'sum(row["student"] < _ALPHA',
+        'sum(row["paired"] < _ALPHA', "test_claims.py -k student_does_not_see"),
+    "reproduction: a higher loss is ahead": ("lab/reproduction.py", 'if sign * row["difference"] > 0',
+        'if row["difference"] > 0', "test_reproduction.py -k p_values"),
+    "reproduction: shared minutes count twice": ("lab/reproduction.py", "/ 60 / len(active)", "/ 60",
+        "test_reproduction.py -k minutes"),
 }  # fmt: skip
 
 

@@ -33,7 +33,7 @@ def measure(path: Path, device: str | None = None, *, quick: bool = False) -> Pa
     True
     """
     device = device or default_device()
-    steps, rounds, size = (2, 3, 8) if quick else (_STEPS if device != "cpu" else 2, _ROUNDS, 32)
+    steps, rounds, size = (1, 1, 8) if quick else (_STEPS if device != "cpu" else 2, _ROUNDS, 32)
     rows = []
     for model in MODELS:
         stacks = {name: _alone(model, name, device, steps, size) for name in PAPER_METHODS}
