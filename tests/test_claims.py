@@ -8,7 +8,7 @@ import pytest
 from scipy.linalg import hadamard
 
 from wagmf.lab import claims
-from wagmf.lab.claims import ACCURACY_MARGIN, DEMANDS, LOSS_MARGIN, MODELS, VERDICTS, Verdict, verdicts
+from wagmf.lab.claims import ACCURACY_MARGIN, DEMANDS, LOSS_MARGIN, MODELS, VERDICTS, Verdict, stated, verdicts
 from wagmf.lab.paper import BASELINES, CLAIMS, OURS, PAIRS, PANELS
 from wagmf.lab.stats import significance
 from wagmf.lab.walks import Record
@@ -355,14 +355,15 @@ def test_what_p_is_adjusted_for():
 
 def test_the_numbers_are_told(as_claimed, contrary):
     assert as_claimed["C6"].numbers == (
-        "12 of 12 as claimed, 0 against, 0 open; training loss -10.00 to -10.00 % from the other method's; "
+        "12 of 12 as claimed, 0 not (0 of them with a difference that is shown), 0 open; "
+        "training loss -10.00 to -10.00 % from the other method's; "
         "test accuracy +2.50 to +2.50 pp from the other method's; n = 8"
     )
     told = contrary["C4"].numbers
-    assert told.startswith("0 of 18 as claimed, 18 against, 0 open; training loss +10.00 to +10.00 %")
-    assert told.endswith("against: WADA / Adam in 2b, WADA / AMSGrad in 2b, WADA / AdamNC in 2b and 15 more")
+    assert told.startswith("0 of 18 as claimed, 18 not (18 of them with a difference that is shown), 0 open; training")
+    assert told.endswith("not: WADA / Adam in 2b, WADA / AMSGrad in 2b, WADA / AdamNC in 2b and 15 more")
     partly = judged(lost(of("C6", world()), "mlp on cifar10", "wada"))["C6"].numbers
-    assert "6 of 12 as claimed, 0 against, 6 open" in partly
+    assert "6 of 12 as claimed, 0 not (0 of them with a difference that is shown), 6 open" in partly
     assert "n = 7 to 8" in partly
 
 
@@ -690,3 +691,12 @@ def test_the_least_of_a_bound_is_its_least():
     tried = [claims.bound(rule, g, lr=lr, diameter=2.0, theorem=3) for lr in np.geomspace(1e-3, 1e3, 2001)]
     assert claims._least(rule, g, 3) == pytest.approx(min(tried), rel=1e-4)
     assert math.isfinite(min(tried))
+
+
+def test_what_the_text_states_of_the_table():
+    found = stated()
+    assert set(found.values()) == {"better", "level", "not better"}
+    assert found["5a", "wada_v4", "adam"] == "not better"
+    assert all(found["4a", ours, baseline] == "level" for ours, baseline in PAIRS)
+    assert ("5c", "wada", "adamnc") not in found, "they are praised together"
+    assert all(cell[1:] in PAIRS for cell in found)

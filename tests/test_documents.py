@@ -84,9 +84,13 @@ def verdict_table() -> str:
     lines = REPRODUCTION.read_text().splitlines()
     rows = [line.split(" | ") for line in lines if re.match(r"\| (\||---\|---\|---|C\d)", line)][:15]
     table = ["| | claim of the paper | verdict |", "|---|---|---|"]
-    table += [f"{row[0]} | {row[1]} | {row[2]} |" for row in rows if row[0].startswith("| C")]
+    for row in rows:
+        counted = re.match(r"\d+ of \d+", row[3]) if row[0].startswith("| C") else None
+        parts = f" ({counted[0]})" if counted else ""
+        table += [f"{row[0]} | {row[1]} | {row[2]}{parts} |"] if row[0].startswith("| C") else []
     (summary,) = [line for line in lines if line.startswith("Of the ") and line.endswith("no difference is shown.")]
-    return "\n".join([summary, "", *table]) + "\n"
+    words = "In brackets: how many of the comparisons that a claim consists of came out as claimed."
+    return "\n".join([summary, words, "", *table]) + "\n"
 
 
 def test_the_verdicts_are_those_of_the_reproduction():

@@ -315,6 +315,9 @@ def _reproduce(
     from wagmf.lab.reproduction import rebuild
 
     integer("every", every, least=1)
+    for name, given in (("only", only), ("device", device)):
+        if given and not train:
+            refuse(name, given, "it is for training, and --no-train trains nothing")
     folder = _folder(out or Path("reproduction-quick" if quick else "reproduction"))
     stopped = False
     try:
@@ -322,8 +325,9 @@ def _reproduce(
             _train_paper(folder, experiments, only or [], quick, device, every)
     except KeyboardInterrupt:
         stopped = True
-    for path in rebuild(folder):
-        _say(f"Wrote     {path}")
+    if not stopped or any((folder / "records").glob("*.gz")):
+        for path in rebuild(folder):
+            _say(f"Wrote     {path}")
     if stopped:
         _err.print("Stopped: what was finished is kept; the same command continues.", highlight=False)
         raise typer.Exit(130)
@@ -344,7 +348,7 @@ def _train_paper(folder: Path, experiments: Path, only: list[str], quick: bool, 
         _walk(tasks, folder / "walks.jsonl", archives / "walks.jsonl.gz")
     with LiveView(_err) as view:
         train(prepared, folder / "runs.db", archives, every=every, watch=view)
-    if (not only or COSTS in only) and not (archives / "costs.csv").exists():
+    if COSTS in only or (not only and not (archives / "costs.csv").exists()):
         _say("Timing a step of every network with every method ...")
         measure(archives / "costs.csv", device, quick=quick)
 
@@ -358,7 +362,7 @@ def _walk(tasks: list[tuple[str, Task]], path: Path, archive: Path) -> None:
     if _simulate(tasks, walks, None):
         raise KeyboardInterrupt
     pack_walks(walks.find(tasks), archive)
-    path.unlink()
+    path.unlink(missing_ok=True)
 
 
 def _run_all(prepared: Any, path: Path, page: Path | None, every: int, criterion: str, rerun: str) -> None:

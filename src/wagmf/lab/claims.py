@@ -63,6 +63,7 @@ __all__ = [
     "Comparison",
     "Demand",
     "Verdict",
+    "stated",
     "verdicts",
 ]
 
@@ -174,6 +175,21 @@ class Verdict:
     verdict: str
     numbers: str
     cells: tuple[Comparison, ...] = ()
+
+
+def stated() -> dict[tuple[str, str, str], str]:
+    """What the paper's text says of the cells of its table, by panel and pair; of the others it says nothing.
+
+    >>> stated()["3b", "wada", "adam"], stated()["3a", "wada", "adam"], stated().get(("3b", "wada_v4", "adam"))
+    ('better', 'level', None)
+    """
+    return {
+        cell: demand.expected
+        for demands in DEMANDS.values()
+        for demand in demands
+        for cell in demand.comparisons()
+        if cell[1:] in PAIRS
+    }
 
 
 def verdicts(curves: pd.DataFrame, walks: Sequence[Record], costs: pd.DataFrame) -> list[Verdict]:
@@ -300,7 +316,11 @@ def _level(row: Row, least: float, most: float, margin: float) -> str:
 def _summary(cells: Sequence[Comparison]) -> str:
     """How many comparisons went how, how large the differences are, and the first of those that speak against it."""
     count = {outcome: sum(cell.outcome == outcome for cell in cells) for outcome in ("hit", "miss", "open")}
-    parts = [f"{count['hit']} of {len(cells)} as claimed, {count['miss']} against, {count['open']} open"]
+    contrary = sum(cell.outcome == "miss" and cell.p < _ALPHA for cell in cells)
+    parts = [
+        f"{count['hit']} of {len(cells)} as claimed, {count['miss']} not ({contrary} of them with a difference that is "
+        f"shown), {count['open']} open"
+    ]
     for metric, words, unit in (("train_loss", "training loss", "%"), ("test_accuracy", "test accuracy", "pp")):
         sizes = [_percent(cell) for cell in cells if _PANELS[cell.panel].metric == metric]
         known = [size for size in sizes if math.isfinite(size)]
@@ -311,7 +331,7 @@ def _summary(cells: Sequence[Comparison]) -> str:
     against = [f"{label(c.ours)} / {label(c.baseline)} in {c.panel}" for c in cells if c.outcome == "miss"]
     if against:
         more = f" and {len(against) - 3} more" if len(against) > 3 else ""
-        parts.append(f"against: {', '.join(against[:3])}{more}")
+        parts.append(f"not: {', '.join(against[:3])}{more}")
     return "; ".join(parts)
 
 

@@ -18,6 +18,7 @@ from wagmf.methods import PAPER_METHODS
 
 __all__ = ["measure"]
 
+_MADE = ("device", "torch", "commit")  # what is said of where it was measured
 _ROUNDS = 9
 _STEPS = 20  # in a round: on a GPU enough to be timed well
 
@@ -34,7 +35,7 @@ def measure(path: Path, device: str | None = None, *, quick: bool = False) -> Pa
     """
     device = device or default_device()
     steps, rounds, size = (1, 1, 8) if quick else (_STEPS if device != "cpu" else 2, _ROUNDS, 32)
-    rows = []
+    rows, made = [], environment(device)
     for model in MODELS:
         stacks = {name: _alone(model, name, device, steps, size) for name in PAPER_METHODS}
         for _ in range(1 + rounds):  # the first also compiles
@@ -42,9 +43,9 @@ def measure(path: Path, device: str | None = None, *, quick: bool = False) -> Pa
                 stack.train()
         for name, stack in stacks.items():
             ms = 1e3 * statistics.median(stack.seconds[1:]) / stack.batches.steps
-            rows.append((model, name, ms, environment(device)["device"]))
+            rows.append((model, name, ms, *(made[key] for key in _MADE)))
         torch.compiler.reset()  # every stack compiles its own functions; torch would stop after some of them
-    table = pd.DataFrame(rows, columns=["model", "method", "ms", "device"])
+    table = pd.DataFrame(rows, columns=["model", "method", "ms", *_MADE])
     return write_whole(path, lambda new: table.to_csv(new, index=False, float_format="%.6g"))
 
 

@@ -80,6 +80,8 @@ class Mark:
 class Panel:
     """Lines over epochs, or over step sizes; what is marked above ``ceiling`` has no value, it has diverged.
 
+    What lies beyond ``zoom`` is drawn once more in a picture, larger: lines that end close together.
+
     >>> Panel("Training loss", "epoch", "training loss", (), ()).log_y
     False
     """
@@ -93,6 +95,7 @@ class Panel:
     log_x: bool = False
     log_y: bool = False
     ceiling: float | None = None
+    zoom: float | None = None
 
     @property
     def percent(self) -> bool:

@@ -5,10 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from wagmf.arguments import Refused, refuse
-from wagmf.lab.records import Records, archive, restore
+from wagmf.lab.engine import Stack
+from wagmf.lab.records import Records, Run, archive, restore, shortened
 from wagmf.lab.spec import Experiment, read
-from wagmf.lab.sweep import Prepared, Watch
-from wagmf.lab.tuning import carry_out
+from wagmf.lab.sweep import Prepared, Watch, Work
+from wagmf.lab.tuning import carry_out, recorded, search
 
 __all__ = ["COSTS", "SYNTHETIC", "archive_of", "paper_experiments", "quickly", "train"]
 
@@ -59,7 +60,7 @@ def quickly(experiment: Experiment) -> Experiment:
     """
     if experiment.tuning is None:
         refuse("tuning", None, f"{experiment.name} does not say how its step sizes are searched for")
-    problem = replace(experiment.problem.lasting(5), dataset="digits")
+    problem = replace(experiment.problem.lasting(5), dataset="digits", precision="auto")
     tuning = replace(experiment.tuning, epochs=1, fine_epochs=1, seeds=(0,))
     return replace(experiment, problem=problem, seeds=(0, 1), tuning=tuning)
 
@@ -76,7 +77,7 @@ def archive_of(folder: Path, name: str) -> Path:
 def train(prepared: list[Prepared], path: Path, archives: Path, *, every: int = 20, watch: Watch | None = None) -> None:
     """Run what is missing of experiments: first the search of their step sizes, then all seeds at what it has chosen.
 
-    Runs that the archives have are not trained again. However this ends, they have afterwards what was recorded.
+    Runs that the archives have are not trained again. After every stack they have what is recorded by then.
 
     >>> import tempfile
     >>> from wagmf.lab.spec import experiment
@@ -89,24 +90,80 @@ def train(prepared: list[Prepared], path: Path, archives: Path, *, every: int = 
     """
     records = Records(path)
     for each in prepared:
-        kept = archive_of(archives, each.experiment.name)
-        if kept.exists():
-            runs, names = restore(kept)
-            records.add(runs)
-            records.enrol(names)
+        _reuse(each, records, archive_of(archives, each.experiment.name))
     for each in prepared:
-        try:
-            carry_out([each], path, every=every, watch=watch)
-        finally:
-            _keep(each, records, archives)
+        carry_out([each], path, every=every, watch=_Keeping(each, records, archives, watch or Watch()))
+        _keep(each, records, archives)
+
+
+def _reuse(each: Prepared, records: Records, path: Path) -> None:
+    """Put what an archive has into the records; refuse to mix it with what is not of its kind."""
+    if not path.exists():
+        return
+    runs, names = restore(path)
+    for run in runs:
+        if names[run.key] and run.config.get("data") != each.data.digest:
+            raise Refused(
+                f"{path}: it holds runs on other data than {each.experiment.problem.dataset} (use another --out)"
+            )
+    there = {run.key: shortened(run).curves for run in records.runs([run.key for run in runs])}
+    for run in runs:
+        if there.get(run.key, run.curves) != run.curves:
+            raise Refused(f"{path}: run {run.key} is not the one that {records.path} has (remove one of the files)")
+    records.add(runs)
+
+
+class _Keeping(Watch):
+    """Tells a watch what happens, and writes the archive whenever runs were recorded: a kill may follow."""
+
+    def __init__(self, each: Prepared, records: Records, archives: Path, watch: Watch) -> None:
+        self._kept, self._watch = (each, records, archives), watch
+
+    def planned(self, works: list[Work], done: int) -> None:
+        self._watch.planned(works, done)
+
+    def begun(self, work: Work, epoch: int) -> None:
+        self._watch.begun(work, epoch)
+
+    def trained(self, work: Work, stack: Stack) -> None:
+        self._watch.trained(work, stack)
+
+    def finished(self, work: Work, runs: list[Run]) -> None:
+        self._watch.finished(work, runs)
+        _keep(*self._kept)
+
+    def told(self, text: str) -> None:
+        self._watch.told(text)
 
 
 def _keep(each: Prepared, records: Records, archives: Path) -> None:
-    """Write what is recorded of an experiment and its search; the names tell the two apart."""
-    name = each.experiment.name
-    own = {name, f"{name}, coarse", f"{name}, fine"}
-    names = {key: sorted(own & set(several)) for key, several in records.names().items() if own & set(several)}
-    runs = records.runs(names)
+    """Write what is recorded of an experiment: the names say which runs are of its search, and which are its own.
+
+    Its own are so called when all of them are there. Runs of another search or of another problem, which the experiment
+    was before somebody changed its file, are kept without a name.
+    """
+    names = _names(each, records)
+    path = archive_of(archives, each.experiment.name)
+    before = restore(path)[0] if path.exists() else []
+    runs = {run.key: run for run in (*before, *records.runs(names))}
     if runs:
         archives.mkdir(parents=True, exist_ok=True)
-        archive(runs, {run.key: names[run.key] for run in runs}, archive_of(archives, name))
+        archive(runs.values(), {key: sorted(names.get(key, [])) for key in runs}, path)
+
+
+def _names(each: Prepared, records: Records) -> dict[str, list[str]]:
+    """The runs that are recorded and belong to the experiment as it is described now, and what they are to it."""
+    name, found = each.experiment.name, search(each, recorded(records))
+    names: dict[str, list[str]] = {}
+    for stage, tried in ((found.stages[0], found.coarse), (found.stages[1], found.fine)):
+        for arm in each.experiment.arms:
+            for lr in tried.get(arm.label, ()):
+                for key in Work(stage, (replace(arm, lr=lr),), stage.experiment.seeds).keys:
+                    names.setdefault(key, []).append(stage.experiment.name)
+    if found.chosen is not None:
+        own = Work(found.chosen, found.chosen.experiment.arms, found.chosen.experiment.seeds).keys
+        whole = len(records.find(own)) == len(own)
+        for key in own:
+            names.setdefault(key, []).append(name if whole else f"{name}, unfinished")
+    there = records.find(names)
+    return {key: sorted(set(several)) for key, several in names.items() if key in there}

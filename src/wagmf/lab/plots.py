@@ -320,7 +320,25 @@ def _draw(axis: Any, panel: Panel, looks: Mapping[str, Style]) -> None:
         axis.xaxis.get_major_locator().set_params(integer=True)
     if panel.percent:
         axis.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
+    if panel.zoom is not None:
+        _draw_zoomed(axis, panel, looks, panel.zoom)
     axis.grid(alpha=0.25)
+
+
+def _draw_zoomed(axis: Any, panel: Panel, looks: Mapping[str, Style], start: float) -> None:
+    """The ends of the lines once more, where a panel has room for them: losses fall, accuracies rise."""
+    small = axis.inset_axes((0.42, 0.1 if panel.percent else 0.44, 0.55, 0.48))
+    for line in panel.lines:
+        late, look = line.x >= start, looks[line.method]
+        if line.low is not None and line.high is not None:
+            small.fill_between(
+                line.x[late], line.low[late], line.high[late], color=look.colour, alpha=0.14, linewidth=0
+            )
+        small.plot(line.x[late], line.y[late], color=look.colour, linestyle=_dashes(look), linewidth=1.2)
+    if panel.percent:
+        small.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
+    small.tick_params(labelsize=7)
+    small.grid(alpha=0.25)
 
 
 def _handle(look: Style) -> Any:

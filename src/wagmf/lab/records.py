@@ -9,7 +9,8 @@ import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from wagmf.arguments import Refused, refuse
 from wagmf.lab.files import write_whole
 from wagmf.lab.spec import METRICS
 
-__all__ = ["Records", "Run", "Tables", "archive", "export", "restore", "tables"]
+__all__ = ["Records", "Run", "Tables", "archive", "export", "restore", "shortened", "tables"]
 
 _FORMAT = 2
 _PATIENCE = 60.0  # seconds to wait for others who write
@@ -302,18 +303,27 @@ def archive(runs: Iterable[Run], names: Mapping[str, Iterable[str]], path: Path)
     Curves are kept in single precision, which they are computed with. The same runs give the same bytes.
 
     >>> import tempfile
-    >>> run = Run("k", "mine", {"method": "wada"}, None, {"train_loss": [0.1234567890123, None]})
+    >>> run = Run("k", "mine", {"method": "wada", "lr": 0.1, "seed": 0}, None, dict.fromkeys(METRICS, [1 / 3, None]))
     >>> kept, names = restore(archive([run], {"k": ["mine"]}, Path(tempfile.mkdtemp()) / "runs.jsonl.gz"))
-    >>> kept[0].curves, names
-    ({'train_loss': [0.12345679, None]}, {'k': ['mine']})
+    >>> kept[0].curves["train_loss"], names
+    ([0.33333334, None], {'k': ['mine']})
     """
     lines = []
-    for run in sorted(runs, key=lambda run: run.key):
-        short = {metric: [_short(value) for value in values] for metric, values in run.curves.items()}
-        told = asdict(run) | {"curves": short, "experiments": sorted(names.get(run.key, [run.experiment]))}
+    for run in sorted(map(shortened, runs), key=lambda run: run.key):
+        told = asdict(run) | {"experiments": sorted(names.get(run.key, [run.experiment]))}
         lines.append(json.dumps(told, sort_keys=True, allow_nan=False, separators=(",", ":")))
     packed = gzip.compress("".join(line + "\n" for line in lines).encode(), compresslevel=9, mtime=0)
     return write_whole(path, lambda new: new.write_bytes(packed))
+
+
+def shortened(run: Run) -> Run:
+    """The run as an archive keeps it: with its curves in single precision.
+
+    >>> shortened(Run("k", "mine", {}, None, {"train_loss": [1 / 3, None]})).curves
+    {'train_loss': [0.33333334, None]}
+    """
+    curves = {metric: [_short(value) for value in values] for metric, values in run.curves.items()}
+    return replace(run, curves=curves)
 
 
 def _short(value: float | None) -> float | None:
@@ -332,8 +342,28 @@ def restore(path: Path) -> tuple[list[Run], dict[str, list[str]]]:
         text = gzip.decompress(path.read_bytes() or b"empty").decode()
         for line in text.splitlines():
             told = json.loads(line)
-            names[told["key"]] = told.pop("experiments")
-            runs.append(Run(**told))
+            called = told.pop("experiments")
+            runs.append(_sound(Run(**told), called))
+            names[runs[-1].key] = called
     except (OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, zlib.error) as error:
         raise Refused(f"{path}: is no archive of runs: {error}") from error
     return runs, names
+
+
+def _sound(run: Run, names: Any) -> Run:
+    """The run, if its fields are what they should be: others than this library may have written it."""
+    finite = all(
+        value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+        for values in run.curves.values()
+        for value in values
+    )
+    told = [run.key, run.experiment, run.way, *run.environment.values(), *names]
+    if not finite or set(run.curves) != set(METRICS) or not isinstance(names, list):
+        raise ValueError(f"run {run.key}: its curves must be lists of numbers, one for each of {', '.join(METRICS)}")
+    if not all(isinstance(text, str) for text in told):
+        raise ValueError(f"run {run.key}: its names must be words")
+    if not isinstance(run.config["method"], str) or not float(run.config["lr"]) > 0 or int(run.config["seed"]) < 0:
+        raise ValueError(f"run {run.key}: its configuration must have a method, a step size and a seed")
+    if run.ended:
+        datetime.fromisoformat(run.ended)
+    return run

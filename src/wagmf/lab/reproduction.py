@@ -18,8 +18,8 @@ import pandas as pd
 
 from wagmf.arguments import Refused
 from wagmf.lab import plots, stats
-from wagmf.lab.claims import ACCURACY_MARGIN, LOSS_MARGIN, Verdict, verdicts
-from wagmf.lab.figures import QUANTITIES, sensitivity, training
+from wagmf.lab.claims import ACCURACY_MARGIN, LOSS_MARGIN, Verdict, stated, verdicts
+from wagmf.lab.figures import QUANTITIES, best, sensitivity, training
 from wagmf.lab.files import write_whole
 from wagmf.lab.looks import Panel, label, styles
 from wagmf.lab.paper import BASELINES, OURS, PAIRS, PANELS, Printed
@@ -30,6 +30,7 @@ from wagmf.lab.walks import Record, unpack_walks
 __all__ = ["Evidence", "gather", "minutes", "rebuild", "significance_table"]
 
 _ALPHA = 0.05
+_COSTS = ["model", "method", "ms", "device"]
 _STAGES = ("coarse", "fine")
 _DATA = {"mnist": "MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "digits": "digits"}
 _MODELS = {"softmax": "softmax regression", "mlp": "MLP", "cnn": "CNN", "resnet20": "ResNet-20"}
@@ -55,7 +56,7 @@ class Evidence:
         """Every run, of searches too."""
         found = tables(self.runs, self.names)
         for frame in (found.curves, found.runs):
-            frame["method"] = frame["method"].str.partition("(")[0]
+            frame["method"] = [name.partition("(")[0] for name in frame["method"]]
         return found
 
     @cached_property
@@ -104,8 +105,19 @@ def gather(folder: Path) -> Evidence:
         list(runs.values()),
         names,
         unpack_walks(walks) if walks.exists() else [],
-        pd.read_csv(costs) if costs.exists() else pd.DataFrame(columns=["model", "method", "ms", "device"]),
+        _costs_of(costs) if costs.exists() else pd.DataFrame(columns=_COSTS),
     )
+
+
+def _costs_of(path: Path) -> pd.DataFrame:
+    try:
+        found = pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise Refused(f"{path}: cannot be read: {error}") from error
+    missing = [name for name in _COSTS if name not in found.columns]
+    if missing:
+        raise Refused(f"{path}: there must be columns {', '.join(_COSTS)}; {missing[0]} is missing")
+    return found
 
 
 # ------------------------------------------------------------------ the table of p-values
@@ -114,10 +126,10 @@ def gather(folder: Path) -> Evidence:
 def significance_table(evidence: Evidence) -> pd.DataFrame:
     """The paper's table, a row for each cell whose panel was run: its p-value and ours, by every test.
 
-    ``agrees`` is whether Student's p is on the same side of 0.05 as the printed one; ``ahead``, which of the two is
-    better in the mean, "ours" or "baseline"; ``shown`` the same if the paired test, adjusted by Holm for all cells of
-    this metric, has p < 0.05, else empty; ``last_epochs`` is Student's p of the last 8 epochs of one run: the paper's
-    seem to be such.
+    ``agrees`` is whether Student's p is on the same side of 0.05 as the printed one; ``stated``, what the paper's text
+    says of the two, if anything; ``ahead``, which of them is better in the mean, "ours" or "baseline"; ``shown``, the
+    same if the paired test, adjusted by Holm for all cells of this metric, has p < 0.05, else empty; ``last_epochs`` is
+    Student's p of the last 8 epochs of one run: the paper's seem to be such.
 
     >>> import tempfile
     >>> significance_table(gather(Path(tempfile.mkdtemp()))).empty
@@ -155,9 +167,16 @@ def _cell(panel: Printed, k: int, found: Any, late: Any) -> dict[str, Any]:
         "printed": printed, **{name: row[name] for name in tests},
         **{f"{name}_holm": row[f"{name}_holm"] for name in tests},
         "last_epochs": late[panel.experiment, ours, baseline],
-        "ahead": "ours" if sign * row["difference"] > 0 else "baseline", "shown": shown,
+        "stated": stated().get((panel.name, ours, baseline), ""), "ahead": _ahead(row, sign), "shown": shown,
         "agrees": bool((row["student"] < _ALPHA) == (printed < _ALPHA)),
     }  # fmt: skip
+
+
+def _ahead(row: Any, sign: int) -> str:
+    """Who is better in the mean: whoever diverged less often, and among equals by the seeds that both finished."""
+    if row["diverged_a"] != row["diverged_b"]:
+        return "ours" if row["diverged_a"] < row["diverged_b"] else "baseline"
+    return ("ours" if sign * row["difference"] > 0 else "baseline") if np.isfinite(row["difference"]) else ""
 
 
 # ------------------------------------------------------------------ what it cost
@@ -221,7 +240,8 @@ def _figures(evidence: Evidence, folder: Path) -> list[Path]:
 
 def _panel(evidence: Evidence, panel: Printed) -> Panel:
     drawn = training(evidence.of(panel.experiment), panel.metric, evidence.chosen[panel.experiment])
-    return replace(drawn, title=f"({panel.letter}) {_title(panel.experiment)}: {QUANTITIES[panel.metric]}")
+    title = f"({panel.letter}) {_title(panel.experiment)}: {QUANTITIES[panel.metric]}"
+    return replace(drawn, title=title, zoom=0.8 * max(float(line.x[-1]) for line in drawn.lines))
 
 
 def _searched(evidence: Evidence, name: str) -> Panel:
@@ -321,6 +341,7 @@ def _text(evidence: Evidence, table: pd.DataFrame, found: list[Verdict]) -> str:
         total=len(PANELS),
         every=len(PANELS) * len(PAIRS),
         seeds=_seeds(evidence),
+        least=f"2/{2 ** int(_seeds(evidence).split()[0])}",
         verdicts=found,
         outcomes=outcomes,
         summary=_summary(outcomes),
@@ -328,6 +349,9 @@ def _text(evidence: Evidence, table: pd.DataFrame, found: list[Verdict]) -> str:
         rows=_table_rows(evidence, table),
         counts=_counts(table),
         rates=_rates(evidence),
+        methods=_methods(),
+        close=_close(evidence),
+        others=_without_the_chooser(evidence),
         moved=_moved(evidence),
         costs=_costs(evidence.costs),
         spent=spent,
@@ -349,28 +373,36 @@ def _outcomes(evidence: Evidence, table: Any) -> list[dict[str, Any]]:
     """For each panel the means of all methods, and how WADA stands to the best baseline."""
     outcomes = []
     for panel in evidence.panels:
-        lower = stats.better_is_lower(panel.metric)
         ranks: Any = stats.ranking(evidence.of(panel.experiment), panel.metric)
-        means = ranks.set_index("method")["mean"]
-        best = min(BASELINES, key=lambda name: means[name] if lower else -means[name])
-        cell: Any = table[(table["panel"] == panel.name) & (table["ours"] == "wada") & (table["baseline"] == best)]
-        percent = panel.metric.endswith("accuracy")
+        order = best(ranks, panel.metric) or _methods()  # whoever diverged less often is better
+        first = next((name for name in order if name in BASELINES), BASELINES[0])
+        found = {row["method"]: row for row in ranks.to_dict("records")}
+        cell = table[(table["panel"] == panel.name) & (table["ours"] == "wada") & (table["baseline"] == first)]
         outcomes.append(
             {
                 "panel": panel,
-                "means": {
-                    name: f"{100 * means[name]:.2f} %" if percent else f"{means[name]:.4f}" for name in _methods()
-                },
-                "first": means.idxmin() if lower else means.idxmax(),
-                "best": best,
+                "means": {name: _mean(found[name], panel.metric) for name in _methods()},
+                "first": order[0],
+                "best": first,
                 "shown": cell["shown"].item(),
-                "difference": f"{100 * cell['difference'].item():+.2f} pp"
-                if percent
-                else f"{100 * cell['difference'].item() / means[best]:+.1f} %",
+                "difference": _relative(cell["difference"].item(), found[first]["mean"], panel.metric),
                 "p": cell["paired_holm"].item(),
             }
         )
     return outcomes
+
+
+def _mean(row: dict[str, Any], metric: str) -> str:
+    lost = f" ({row['diverged']} of {row['n'] + row['diverged']} diverged)" if row["diverged"] else ""
+    if not row["n"]:
+        return f"–{lost}"
+    return (f"{100 * row['mean']:.2f} %" if metric.endswith("accuracy") else f"{row['mean']:.4f}") + lost
+
+
+def _relative(difference: float, to: float, metric: str) -> str:
+    if not np.isfinite(difference):
+        return "–"
+    return f"{100 * difference:+.2f} pp" if metric.endswith("accuracy") else f"{100 * difference / to:+.1f} %"
 
 
 def _summary(outcomes: list[dict[str, Any]]) -> str:
@@ -381,8 +413,8 @@ def _summary(outcomes: list[dict[str, Any]]) -> str:
     named = {kind: f"{len(names)} ({', '.join(names)})" if names else "none" for kind, names in where.items()}
     left = len(outcomes) - sum(map(len, where.values()))
     return (
-        f"Of the {len(outcomes)} panels that were run, WADA is shown to be better than the best baseline in "
-        f"{named['ours']}, worse in {named['baseline']}; in {left} no difference is shown."
+        f"Of the {len(outcomes)} panels that were run (the paper has {len(PANELS)}), WADA is shown to be better than "
+        f"the best baseline in {named['ours']}, worse in {named['baseline']}; in {left} no difference is shown."
     )
 
 
@@ -406,15 +438,54 @@ def _counts(table: Any) -> dict[str, int]:
         "cells": len(table), "printed": int(printed.sum()), "student": int(student.sum()),
         "agree": int(table["agrees"].sum()), "both": int((printed & student).sum()),
         "both_ours": int((printed & student & ours).sum()), "late": int(late.sum()),
-        "late_alone": int((late & ~student).sum()), "printed_ours": int((printed & ours).sum()),
+        "late_alone": int((late & ~student).sum()), "stated": int((table["stated"] == "better").sum()),
+        "stated_ahead": int(((table["stated"] == "better") & ours).sum()),
+        "stated_shown": int(((table["stated"] == "better") & (table["shown"] == "ours")).sum()),
+        "stated_against": int(((table["stated"] == "better") & (table["shown"] == "baseline")).sum()),
     }  # fmt: skip
 
 
-def _rates(evidence: Evidence) -> dict[str, dict[str, float]]:
-    return {
-        name: {method: rates[method] for method in _methods() if method in rates}
-        for name, rates in evidence.chosen.items()
-    }
+def _rates(evidence: Evidence) -> dict[str, list[str]]:
+    """The chosen step sizes, a cell for each method; what is at the edge of what was tried is marked."""
+    found = {}
+    for name, rates in evidence.chosen.items():
+        tried: Any = evidence.of(f"{name}, fine").groupby("method")["lr"]
+        ends = {method: {min(lrs), max(lrs)} for method, lrs in tried}
+        found[name] = [
+            f"{rates[method]:g}{' (at an edge)' if rates[method] in ends.get(method, ()) else ''}"
+            if method in rates
+            else "–"
+            for method in _methods()
+        ]
+    return found
+
+
+def _close(evidence: Evidence) -> tuple[int, int]:
+    """In how many of all searches the next best step size was within the standard deviation of seeds."""
+    table: Any = _rates_table(evidence)
+    close = every = 0
+    for (name, method), rows in table[table["stage"] == "fine"].groupby(["experiment", "method"]):
+        losses = np.sort(rows["train_loss"].to_numpy())
+        ends: Any = stats.finals(evidence.of(str(name)), "train_loss")
+        deviation = ends.loc[ends["method"] == method, "value"].std()
+        every += 1
+        close += bool(len(losses) > 1 and losses[1] - losses[0] < deviation)
+    return close, every
+
+
+def _without_the_chooser(evidence: Evidence) -> dict[str, int]:
+    """What is shown by the seeds that had no part in the choice of step sizes."""
+    searched = {run.config["seed"] for run in evidence.runs if _experiment(run.experiment) != run.experiment}
+    left = evidence.finals[~evidence.finals["seed"].isin(searched)]
+    counts = {"ours": 0, "baseline": 0}
+    for metric in ("train_loss", "test_accuracy"):
+        names = {panel.experiment for panel in evidence.panels if panel.metric == metric}
+        curves = left[left["experiment"].isin(names)]
+        if len(curves):
+            better = stats.significance(curves, metric, pairs=PAIRS)["better"].tolist()
+            counts["ours"] += better.count("a")
+            counts["baseline"] += better.count("b")
+    return counts | {"seeds": left["seed"].nunique()}
 
 
 def _moved(evidence: Evidence) -> list[str]:

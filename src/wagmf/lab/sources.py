@@ -7,6 +7,7 @@ is followed through the user's own files; installed packages are not looked into
 import inspect
 import re
 import site
+import subprocess
 import sys
 import sysconfig
 import types
@@ -15,7 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-__all__ = ["look_here", "told"]
+import wagmf
+
+__all__ = ["commit", "look_here", "told"]
 
 _INSTALLED = (*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("stdlib"))
 _PLACE = re.compile(r" at 0x[0-9a-fA-F]+")  # in memory, which is another each time
@@ -103,3 +106,19 @@ def _own(thing: Any) -> bool:
         return not inspect.getfile(thing).startswith(_INSTALLED)
     except (TypeError, OSError):  # built in; or typed in, as in a notebook
         return getattr(thing, "__module__", "builtins") == "__main__"
+
+
+def commit() -> str:
+    """The commit of this package's own code, marked where it was changed since; nothing if it is in no repository.
+
+    >>> commit() == "" or len(commit().removesuffix("-dirty")) == 40
+    True
+    """
+    here = Path(wagmf.__file__).parent
+    git = ["git", "-C", str(here), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
+    try:
+        tracked = subprocess.run(["git", "-C", str(here), "ls-files", "__init__.py"], capture_output=True, timeout=10)
+        # A package that lies in somebody else's repository, in a virtual environment say, is not part of it.
+        return subprocess.run(git, capture_output=True, text=True, timeout=10).stdout.strip() if tracked.stdout else ""
+    except (OSError, subprocess.TimeoutExpired):
+        return ""

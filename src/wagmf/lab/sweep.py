@@ -4,7 +4,6 @@ import hashlib
 import math
 import os
 import platform
-import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -26,6 +25,7 @@ from wagmf.lab.files import write_whole
 from wagmf.lab.models import MODELS, Model, zoo
 from wagmf.lab.modules import factory_of, first_line, module, source_of
 from wagmf.lab.records import Records, Run
+from wagmf.lab.sources import commit
 from wagmf.lab.spec import METRICS, Arm, Experiment, Problem, address
 
 __all__ = [
@@ -511,7 +511,7 @@ def environment(device: str) -> dict[str, str]:
     >>> environment("cpu")["wagmf"] == wagmf.__version__
     True
     """
-    told = {"wagmf": wagmf.__version__, "commit": _commit(), "source": _source(), "python": platform.python_version()}
+    told = {"wagmf": wagmf.__version__, "commit": commit(), "source": _source(), "python": platform.python_version()}
     told |= {name: metadata.version(name) for name in ("torch", "numpy", "numba")}
     hardware = torch.cuda.get_device_name(device) if device.startswith("cuda") else _processor()
     return told | {"system": platform.platform(), "device": hardware, "threads": str(torch.get_num_threads())}
@@ -523,18 +523,6 @@ def _processor() -> str:
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
-
-
-def _commit() -> str:
-    """The commit of the package's own code, marked where it was changed since; nothing if it is in no repository."""
-    here = Path(wagmf.__file__).parent
-    git = ["git", "-C", str(here), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
-    try:
-        tracked = subprocess.run(["git", "-C", str(here), "ls-files", "__init__.py"], capture_output=True, timeout=10)
-        # A package that lies in somebody else's repository, in a virtual environment say, is not part of it.
-        return subprocess.run(git, capture_output=True, text=True, timeout=10).stdout.strip() if tracked.stdout else ""
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
 
 
 def _source() -> str:

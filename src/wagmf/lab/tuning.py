@@ -61,8 +61,9 @@ def _rounded(lr: float) -> float:
 class Searched:
     """What the search has found for one experiment: ``missing`` is what it wants next, if anything.
 
-    ``coarse`` and ``fine`` have the loss of every step size that was tried, by method; ``chosen`` is the experiment
-    itself at the best of them, once nothing is missing; ``edges`` are the methods whose best is still at an edge.
+    ``stages`` are the two as experiments without arms; ``coarse`` and ``fine`` have the losses of all step sizes that
+    were tried in them, by method; ``chosen`` is the experiment itself at the best, once nothing is missing; ``edges``
+    are the methods whose best is still at an edge.
 
     >>> from wagmf.lab.spec import experiment
     >>> from wagmf.lab.sweep import prepare
@@ -71,6 +72,7 @@ class Searched:
     'softmax on digits, coarse'
     """
 
+    stages: tuple[Prepared, Prepared]
     coarse: Mapping[str, Mapping[float, float]]
     fine: Mapping[str, Mapping[float, float]]
     missing: Prepared | None = None
@@ -95,37 +97,42 @@ def search(prepared: Prepared, loss: Loss) -> Searched:
     if tuning is None:
         refuse("tuning", None, f"{of.name} does not say how its step sizes are searched for")
     grids = {label: [arm.lr for arm in of.arms if arm.label == label] for label in {arm.label: 0 for arm in of.arms}}
-    coarse, missing = _stage(prepared, "coarse", tuning, grids, {}, COARSE, loss)
+    stages = _staged(prepared, "coarse", tuning), _staged(prepared, "fine", tuning)
+    coarse, missing = _stage(stages[0], of.arms, grids, {}, COARSE, loss)
     if missing:
-        return Searched(coarse, {}, missing)
+        return Searched(stages, coarse, {}, missing)
     around = {label: [_rounded(_best(tried) * FINE**k) for k in _AROUND] for label, tried in coarse.items()}
     # Where both stages are of one length, what the first has tried counts in the second.
     known = coarse if tuning.fine_epochs == tuning.epochs else {}
-    fine, missing = _stage(prepared, "fine", tuning, around, known, FINE, loss)
+    fine, missing = _stage(stages[1], of.arms, around, known, FINE, loss)
     if missing:
-        return Searched(coarse, fine, missing)
+        return Searched(stages, coarse, fine, missing)
     firsts = {arm.label: arm for arm in reversed(of.arms)}
     arms = tuple(replace(firsts[label], lr=_best(tried)) for label, tried in fine.items())
     edges = tuple(label for label, tried in fine.items() if _best(tried) in (min(tried), max(tried)))
-    return Searched(coarse, fine, None, replace(prepared, experiment=replace(of, arms=arms, tuning=None)), edges)
+    chosen = replace(prepared, experiment=replace(of, arms=arms, tuning=None))
+    return Searched(stages, coarse, fine, None, chosen, edges)
+
+
+def _staged(prepared: Prepared, stage: str, tuning: Tuning) -> Prepared:
+    """A stage as an experiment of its own, without arms."""
+    of = prepared.experiment
+    problem = of.problem.lasting(tuning.epochs if stage == "coarse" else tuning.fine_epochs)
+    return replace(prepared, experiment=Experiment(f"{of.name}, {stage}", problem, (), tuning.seeds))
 
 
 def _stage(
-    prepared: Prepared,
-    stage: str,
-    tuning: Tuning,
+    here: Prepared,
+    arms: tuple[Arm, ...],
     firsts: Mapping[str, list[float]],
     known: Mapping[str, Mapping[float, float]],
     factor: float,
     loss: Loss,
 ) -> tuple[dict[str, dict[float, float]], Prepared | None]:
     """The losses of a stage, by method and step size, and the experiment that is missing for it to go on."""
-    of = prepared.experiment
-    problem = of.problem.lasting(tuning.epochs if stage == "coarse" else tuning.fine_epochs)
-    here = replace(prepared, experiment=Experiment(f"{of.name}, {stage}", problem, (), tuning.seeds))
     found: dict[str, dict[float, float]] = {}
     missing: list[Arm] = []
-    for arm in {arm.label: arm for arm in reversed(of.arms)}.values():
+    for arm in {arm.label: arm for arm in reversed(arms)}.values():
         tried = found[arm.label] = dict(known.get(arm.label, {}))
         while wanted := next_rates(tried, firsts[arm.label], factor):
             losses = {lr: loss(here, replace(arm, lr=lr)) for lr in wanted}
@@ -133,7 +140,7 @@ def _stage(
             if None in losses.values():
                 missing += [replace(arm, lr=lr) for lr, value in losses.items() if value is None]
                 break
-    order = {arm.label: place for place, arm in enumerate(of.arms)}
+    order = {arm.label: place for place, arm in enumerate(arms)}
     found = {label: found[label] for label in sorted(found, key=order.__getitem__)}
     missing.sort(key=lambda arm: order[arm.label])
     return found, replace(here, experiment=replace(here.experiment, arms=tuple(missing))) if missing else None

@@ -21,6 +21,7 @@ import wagmf
 from wagmf import arguments, feasible, methods, online, rule, weights
 from wagmf.arguments import Refused
 from wagmf.lab.files import write_whole
+from wagmf.lab.sources import commit
 from wagmf.online import Task, Walk
 from wagmf.rule import Rule
 
@@ -142,7 +143,8 @@ def pack_walks(records: Iterable[Record], path: Path) -> Path:
     """
     lines = []
     for record in records:
-        told = {"wagmf": wagmf.__version__, "source": source_hash(), **_describe(record.method, record.task)}
+        told = {"wagmf": wagmf.__version__, "source": source_hash(), "commit": commit()}
+        told |= _describe(record.method, record.task)
         told |= {"t": record.walk.t.tolist()}
         told |= {name: _short(getattr(record.walk, name)) for name in ("x", "regret")}
         lines.append(json.dumps(told, allow_nan=False, sort_keys=True, separators=(",", ":")) + "\n")
@@ -165,10 +167,12 @@ def unpack_walks(path: Path) -> list[Record]:
     try:
         for text in gzip.decompress(path.read_bytes() or b"empty").decode().splitlines():
             line = json.loads(text)
-            walk = Walk(*(np.array(line.pop(name)) for name in ("t", "x", "regret")))
-            name = line.pop("method")
+            t, x, regret = (np.array(line.pop(name), dtype=float) for name in ("t", "x", "regret"))
+            walk, name = Walk(t.astype(np.int64), x, regret), line.pop("method")
+            if not x.shape == regret.shape == (len(line["lrs"]), t.size) or name not in methods.METHODS:
+                raise ValueError(f"the walk of {name} is not whole")
             told = {key: line[key] for key in Task.__dataclass_fields__}
-            told |= {"rule": Rule.from_dict(line["rule"]), "lrs": tuple(line["lrs"])}
+            told |= {"rule": Rule.from_dict(line["rule"]), "lrs": tuple(map(float, line["lrs"])), "T": int(line["T"])}
             records.append(Record(name, Task(**told), walk))
     except (OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, zlib.error) as error:
         raise Refused(f"{path}: is no archive of walks: {error}") from error
