@@ -3,14 +3,17 @@ PYTHON ?= python3
 PIP = $(1)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SETUP = pyproject.toml constraints.txt
 
-.PHONY: demo test quick lint bench table browser clean
+.PHONY: demo test mutants quick lint bench table browser clean
 
 demo: .venv-demo/ready  ## Figure 1 of the paper, and 300 runs that compare its methods; under two minutes
 	.venv-demo/bin/wagmf online --out demo/figure1
 	.venv-demo/bin/wagmf sweep experiments/demo.toml --records demo/runs.db --report demo/report.html
 
 test: .venv/ready browser  ## every test and the doctests; with COVERAGE=1 also what they cover, which takes longer
-	.venv/bin/pytest -n 2 --dist loadgroup $(if $(COVERAGE),--cov --cov-report=term)
+	.venv/bin/pytest -n 2 --dist loadgroup --ignore tests/test_mutants.py $(if $(COVERAGE),--cov --cov-report=term)
+
+mutants: .venv/ready  ## the tests of the tests: every planted error must be seen
+	.venv/bin/pytest -n 2 --dist loadgroup tests/test_mutants.py
 
 quick: .venv/ready  ## the reproduction of the paper in small: on digits, in a few minutes
 	.venv/bin/wagmf reproduce --quick
