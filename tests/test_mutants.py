@@ -282,9 +282,9 @@ MUTANTS = {
         "walked.level >= 1 - _QUARTER", "test_claims.py -k follows_the_walks or every_step_size"),
     "claims: another test than the paper's": ("lab/claims.py", 'sum(row["student"] < _ALPHA',
         'sum(row["paired"] < _ALPHA', "test_claims.py -k student_does_not_see"),
-    "reproduction: a higher loss is ahead": ("lab/reproduction.py", 'if sign * row["difference"] > 0',
+    "reproduction: a higher loss is ahead": ("lab/evidence.py", 'if sign * row["difference"] > 0',
         'if row["difference"] > 0', "test_reproduction.py -k p_values"),
-    "reproduction: shared minutes count twice": ("lab/reproduction.py", "/ 60 / len(active)", "/ 60",
+    "reproduction: shared minutes count twice": ("lab/evidence.py", "/ 60 / len(active)", "/ 60",
         "test_reproduction.py -k minutes"),
 }  # fmt: skip
 

@@ -20,10 +20,11 @@ from wagmf.arguments import Refused
 from wagmf.cli import app
 from wagmf.lab import costs, engine, paper_runs
 from wagmf.lab.claims import verdicts
+from wagmf.lab.evidence import gather, minutes, significance_table
 from wagmf.lab.paper import BASELINES, OURS, PAIRS, PANELS
 from wagmf.lab.paper_runs import archive_of, paper_experiments, quickly, train
 from wagmf.lab.records import Records, Run, archive, restore
-from wagmf.lab.reproduction import gather, minutes, rebuild, significance_table
+from wagmf.lab.reproduction import rebuild
 from wagmf.lab.spec import METRICS, experiment
 from wagmf.lab.sweep import prepare
 from wagmf.lab.tuning import COARSE

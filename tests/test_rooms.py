@@ -65,6 +65,7 @@ ORDER = [
     "wagmf.lab.costs",
     "wagmf.lab.figures",
     "wagmf.lab.answers",
+    "wagmf.lab.evidence",
     "wagmf.lab.report",
     "wagmf.lab.reproduction",
     "wagmf.lab.compare",

@@ -296,7 +296,9 @@ def _report(
 def _reproduce(
     only: Annotated[
         list[str] | None,
-        typer.Option(help="Train only experiments with this in their name; may be repeated.", show_default=False),
+        typer.Option(
+            help="Only experiments with this in their name, synthetic, or costs; may be repeated.", show_default=False
+        ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="On digits, in a few epochs: does everything work?")] = False,
     train: Annotated[bool, typer.Option(help="Without it, write what follows from the records.")] = True,

@@ -1,12 +1,17 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and archives: small files of JSON lines."""
 
 import errno
+import gzip
+import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-__all__ = ["write_whole"]
+import numpy as np
+
+__all__ = ["pack", "single", "unpack", "write_whole"]
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> Path:
@@ -35,3 +40,32 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> Path:
     finally:
         if new is not None:
             new.unlink(missing_ok=True)
+
+
+def pack(lines: Iterable[Mapping[str, Any]], path: Path) -> Path:
+    """Write an archive; the same lines, in whatever order, give the same bytes.
+
+    >>> unpack(pack([{"b": 2, "a": 1}], Path(tempfile.mkdtemp()) / "made.jsonl.gz"))
+    [{'a': 1, 'b': 2}]
+    """
+    texts = sorted(json.dumps(line, sort_keys=True, allow_nan=False, separators=(",", ":")) + "\n" for line in lines)
+    packed = gzip.compress("".join(texts).encode(), compresslevel=9, mtime=0)
+    return write_whole(path, lambda new: new.write_bytes(packed))
+
+
+def unpack(path: Path) -> list[Any]:
+    """The lines of an archive; OSError, EOFError, ValueError or zlib.error if it is none.
+
+    >>> unpack(pack([], Path(tempfile.mkdtemp()) / "made.jsonl.gz"))
+    []
+    """
+    return [json.loads(line) for line in gzip.decompress(path.read_bytes() or b"empty").decode().splitlines()]
+
+
+def single(value: float) -> float:
+    """The number in single precision, with as few digits as that takes.
+
+    >>> single(1 / 3)
+    0.33333334
+    """
+    return float(str(np.float32(value)))

@@ -3,7 +3,6 @@
 A run is addressed by the content of its configuration, so that it is found again whichever experiment asks for it.
 """
 
-import gzip
 import json
 import sqlite3
 import zlib
@@ -14,11 +13,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from wagmf.arguments import Refused, refuse
-from wagmf.lab.files import write_whole
+from wagmf.lab.files import pack, single, unpack, write_whole
 from wagmf.lab.spec import METRICS
 
 __all__ = ["Records", "Run", "Tables", "archive", "export", "restore", "shortened", "tables"]
@@ -308,12 +306,8 @@ def archive(runs: Iterable[Run], names: Mapping[str, Iterable[str]], path: Path)
     >>> kept[0].curves["train_loss"], names
     ([0.33333334, None], {'k': ['mine']})
     """
-    lines = []
-    for run in sorted(map(shortened, runs), key=lambda run: run.key):
-        told = asdict(run) | {"experiments": sorted(names.get(run.key, [run.experiment]))}
-        lines.append(json.dumps(told, sort_keys=True, allow_nan=False, separators=(",", ":")))
-    packed = gzip.compress("".join(line + "\n" for line in lines).encode(), compresslevel=9, mtime=0)
-    return write_whole(path, lambda new: new.write_bytes(packed))
+    named = ((run, sorted(names.get(run.key, [run.experiment]))) for run in runs)
+    return pack((asdict(shortened(run)) | {"experiments": called} for run, called in named), path)
 
 
 def shortened(run: Run) -> Run:
@@ -322,12 +316,10 @@ def shortened(run: Run) -> Run:
     >>> shortened(Run("k", "mine", {}, None, {"train_loss": [1 / 3, None]})).curves
     {'train_loss': [0.33333334, None]}
     """
-    curves = {metric: [_short(value) for value in values] for metric, values in run.curves.items()}
+    curves = {
+        metric: [None if value is None else single(value) for value in values] for metric, values in run.curves.items()
+    }
     return replace(run, curves=curves)
-
-
-def _short(value: float | None) -> float | None:
-    return None if value is None else float(str(np.float32(value)))
 
 
 def restore(path: Path) -> tuple[list[Run], dict[str, list[str]]]:
@@ -339,14 +331,13 @@ def restore(path: Path) -> tuple[list[Run], dict[str, list[str]]]:
     """
     runs, names = [], {}
     try:
-        text = gzip.decompress(path.read_bytes() or b"empty").decode()
-        for line in text.splitlines():
-            told = json.loads(line)
+        for told in unpack(path):
             called = told.pop("experiments")
             runs.append(_sound(Run(**told), called))
             names[runs[-1].key] = called
     except (OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, zlib.error) as error:
         raise Refused(f"{path}: is no archive of runs: {error}") from error
+    runs.sort(key=lambda run: run.key)
     return runs, names
 
 

@@ -4,7 +4,6 @@ A line holds the task, the version and a hash of the source that computed it, an
 stopped, or killed, keeps every line it wrote; run again, it simulates only what is missing.
 """
 
-import gzip
 import hashlib
 import json
 import os
@@ -20,7 +19,7 @@ import numpy as np
 import wagmf
 from wagmf import arguments, feasible, methods, online, rule, weights
 from wagmf.arguments import Refused
-from wagmf.lab.files import write_whole
+from wagmf.lab.files import pack, single, unpack
 from wagmf.lab.sources import commit
 from wagmf.online import Task, Walk
 from wagmf.rule import Rule
@@ -146,14 +145,9 @@ def pack_walks(records: Iterable[Record], path: Path) -> Path:
         told = {"wagmf": wagmf.__version__, "source": source_hash(), "commit": commit()}
         told |= _describe(record.method, record.task)
         told |= {"t": record.walk.t.tolist()}
-        told |= {name: _short(getattr(record.walk, name)) for name in ("x", "regret")}
-        lines.append(json.dumps(told, allow_nan=False, sort_keys=True, separators=(",", ":")) + "\n")
-    packed = gzip.compress("".join(sorted(lines)).encode(), compresslevel=9, mtime=0)
-    return write_whole(path, lambda new: new.write_bytes(packed))
-
-
-def _short(values: Any) -> list[list[float]]:
-    return [[float(str(np.float32(value))) for value in row] for row in values]
+        told |= {name: [list(map(single, row)) for row in getattr(record.walk, name)] for name in ("x", "regret")}
+        lines.append(told)
+    return pack(lines, path)
 
 
 def unpack_walks(path: Path) -> list[Record]:
@@ -165,8 +159,7 @@ def unpack_walks(path: Path) -> list[Record]:
     """
     records = []
     try:
-        for text in gzip.decompress(path.read_bytes() or b"empty").decode().splitlines():
-            line = json.loads(text)
+        for line in unpack(path):
             t, x, regret = (np.array(line.pop(name), dtype=float) for name in ("t", "x", "regret"))
             walk, name = Walk(t.astype(np.int64), x, regret), line.pop("method")
             if not x.shape == regret.shape == (len(line["lrs"]), t.size) or name not in methods.METHODS:

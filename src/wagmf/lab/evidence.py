@@ -1,0 +1,209 @@
+"""What the records of the reproduction say: runs, walks and costs as frames, the table of p-values, what it took."""
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from wagmf.arguments import Refused
+from wagmf.lab import stats
+from wagmf.lab.answers import ALPHA
+from wagmf.lab.claims import stated
+from wagmf.lab.paper import BASELINES, OURS, PAIRS, PANELS, Printed
+from wagmf.lab.records import Run, Tables, restore, tables
+from wagmf.lab.walks import Record, unpack_walks
+
+__all__ = ["STAGES", "Evidence", "experiment_of", "gather", "minutes", "significance_table"]
+
+STAGES: tuple[str, ...] = ("coarse", "fine")
+"""What the stages of a search are called, after the name of their experiment."""
+
+_COSTS = ["model", "method", "ms", "device"]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All records of a folder. Methods have their plain names: options, such as AMSGrad's correction, are dropped.
+
+    >>> import tempfile
+    >>> gather(Path(tempfile.mkdtemp())).panels
+    []
+    """
+
+    runs: list[Run]
+    names: dict[str, list[str]]
+    walks: list[Record]
+    costs: pd.DataFrame
+
+    @cached_property
+    def all(self) -> Tables:
+        """Every run, of searches too."""
+        found = tables(self.runs, self.names)
+        for frame in (found.curves, found.runs):
+            frame["method"] = [name.partition("(")[0] for name in frame["method"]]
+        return found
+
+    @cached_property
+    def finals(self) -> Any:
+        """The curves of the experiments themselves: every method at the step size that was chosen, all seeds."""
+        curves: Any = self.all.curves
+        return curves[curves["experiment"].isin({panel.experiment for panel in PANELS})].reset_index(drop=True)
+
+    @property
+    def panels(self) -> list[Printed]:
+        """The panels of the paper for which every method was run."""
+        there = self.finals.groupby("experiment")["method"].agg(set) if len(self.finals) else {}
+        return [panel for panel in PANELS if there.get(panel.experiment, set()) >= {*OURS, *BASELINES}]
+
+    def of(self, experiment: str) -> Any:
+        """The curves of an experiment, or of a stage of its search."""
+        curves: Any = self.all.curves
+        return curves[curves["experiment"] == experiment].reset_index(drop=True)
+
+    @cached_property
+    def chosen(self) -> dict[str, dict[str, float]]:
+        """The step sizes that the experiments were run with, by experiment and method."""
+        found: dict[str, dict[str, float]] = {}
+        for name, method, lr in self.finals[["experiment", "method", "lr"]].drop_duplicates().itertuples(index=False):
+            found.setdefault(name, {})[method] = lr
+        return {name: found[name] for name in _in_order(found)}
+
+
+def gather(folder: Path) -> Evidence:
+    """Read the records of a folder; what is not there yet is empty.
+
+    >>> import tempfile
+    >>> len(gather(Path(tempfile.mkdtemp())).runs)
+    0
+    """
+    runs: dict[str, Run] = {}
+    names: dict[str, list[str]] = {}
+    for path in sorted((folder / "records").glob("*.jsonl.gz")):
+        if path.name != "walks.jsonl.gz":
+            found, called = restore(path)
+            runs |= {run.key: run for run in found}
+            for key, several in called.items():
+                names[key] = sorted({*names.get(key, []), *several})
+    walks, costs = folder / "records" / "walks.jsonl.gz", folder / "records" / "costs.csv"
+    return Evidence(
+        list(runs.values()),
+        names,
+        unpack_walks(walks) if walks.exists() else [],
+        _costs_of(costs) if costs.exists() else pd.DataFrame(columns=_COSTS),
+    )
+
+
+def _costs_of(path: Path) -> pd.DataFrame:
+    try:
+        found = pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise Refused(f"{path}: cannot be read: {error}") from error
+    missing = [name for name in _COSTS if name not in found.columns]
+    if missing:
+        raise Refused(f"{path}: there must be columns {', '.join(_COSTS)}; {missing[0]} is missing")
+    return found
+
+
+# ------------------------------------------------------------------ the table of p-values
+
+
+def significance_table(evidence: Evidence) -> pd.DataFrame:
+    """The paper's table, a row for each cell whose panel was run: its p-value and ours, by every test.
+
+    ``agrees`` is whether Student's p is on the same side of 0.05 as the printed one; ``stated``, what the paper's text
+    says of the two, if anything; ``ahead``, which of them is better in the mean, "ours" or "baseline"; ``shown``, the
+    same if the paired test, adjusted by Holm for all cells of this metric, has p < 0.05, else empty; ``last_epochs`` is
+    Student's p of the last 8 epochs of one run: the paper's seem to be such.
+
+    >>> import tempfile
+    >>> significance_table(gather(Path(tempfile.mkdtemp()))).empty
+    True
+    """
+    parts = []
+    for metric in ("train_loss", "test_accuracy"):
+        panels = [panel for panel in evidence.panels if panel.metric == metric]
+        if not panels:
+            continue
+        curves = evidence.finals[evidence.finals["experiment"].isin([panel.experiment for panel in panels])]
+        found = stats.significance(curves, metric, pairs=PAIRS)
+        late = stats.paper_significance(curves, metric, pairs=PAIRS).set_index(["experiment", "a", "b"])["p"]
+        by_cell = found.set_index(["experiment", "a", "b"])
+        parts += [_cell(panel, k, by_cell, late) for panel in panels for k in range(len(PAIRS))]
+    order = {panel.name: place for place, panel in enumerate(PANELS)}
+    table = pd.DataFrame(parts)
+    return (
+        table.sort_values("panel", key=lambda names: names.map(order), kind="stable", ignore_index=True)
+        if parts
+        else table
+    )
+
+
+def _cell(panel: Printed, k: int, found: Any, late: Any) -> dict[str, Any]:
+    (ours, baseline), printed = PAIRS[k], panel.p[k]
+    row = found.loc[(panel.experiment, ours, baseline)]
+    sign = -1 if stats.better_is_lower(panel.metric) else 1
+    shown = {"a": "ours", "b": "baseline"}.get(row["better"], "")
+    tests = ("student", "welch", "paired", "permutation")
+    return {
+        "panel": panel.name, "experiment": panel.experiment, "metric": panel.metric, "ours": ours,
+        "baseline": baseline, "n": row["n"], "mean_ours": row["mean_a"], "mean_baseline": row["mean_b"],
+        "difference": row["difference"], "low": row["low"], "high": row["high"], "hedges_g": row["hedges_g"],
+        "printed": printed, **{name: row[name] for name in tests},
+        **{f"{name}_holm": row[f"{name}_holm"] for name in tests},
+        "last_epochs": late[panel.experiment, ours, baseline],
+        "stated": stated().get((panel.name, ours, baseline), ""), "ahead": _ahead(row, sign), "shown": shown,
+        "agrees": bool((row["student"] < ALPHA) == (printed < ALPHA)),
+    }  # fmt: skip
+
+
+def _ahead(row: Any, sign: int) -> str:
+    """Who is better in the mean: whoever diverged less often, and among equals by the seeds that both finished."""
+    if row["diverged_a"] != row["diverged_b"]:
+        return "ours" if row["diverged_a"] < row["diverged_b"] else "baseline"
+    return ("ours" if sign * row["difference"] > 0 else "baseline") if np.isfinite(row["difference"]) else ""
+
+
+# ------------------------------------------------------------------ what it cost
+
+
+def minutes(runs: Iterable[Run]) -> dict[str, float]:
+    """The minutes that experiments, with their searches, took: where stacks were trained at once, each has its share.
+
+    >>> stack = {"config": {}, "diverged": None, "curves": {}, "seconds": 60.0, "ended": "2026-01-01T00:01:00+00:00"}
+    >>> minutes([Run("k", "mlp on mnist, fine", **stack), Run("l", "cnn on cifar10", **stack)])
+    {'mlp on mnist': 0.5, 'cnn on cifar10': 0.5}
+    """
+    stacks = {(experiment_of(run.experiment), run.ended, run.seconds) for run in runs if run.ended}
+    spans = []
+    for name, ended, seconds in sorted(stacks):
+        end = datetime.fromisoformat(ended)
+        spans.append((name, end - timedelta(seconds=seconds), end))
+    moments = sorted({moment for _, *span in spans for moment in span})
+    spent = dict.fromkeys((name for name, *_ in spans), 0.0)
+    for start, end in itertools.pairwise(moments):
+        active = [name for name, begun, over in spans if begun <= start and over >= end]
+        for name in active:
+            spent[name] += (end - start).total_seconds() / 60 / len(active)
+    return {name: spent[name] for name in _in_order(spent)}
+
+
+def _in_order(names: Iterable[str]) -> list[str]:
+    """Experiments as the paper has them, others after these."""
+    order = list(dict.fromkeys(panel.experiment for panel in PANELS))
+    return sorted(names, key=lambda name: (order.index(name) if name in order else len(order), name))
+
+
+def experiment_of(name: str) -> str:
+    """The experiment that a stage of a search belongs to.
+
+    >>> experiment_of("mlp on mnist, fine"), experiment_of("mlp on mnist")
+    ('mlp on mnist', 'mlp on mnist')
+    """
+    head, _, stage = name.rpartition(", ")
+    return head if stage in STAGES else name
