@@ -50,6 +50,8 @@ ORDER = [
     "wagmf.lab.spec",
     "wagmf.lab.noise",
     "wagmf.lab.batches",
+    "wagmf.lab.convolutions",
+    "wagmf.lab.trunks",
     "wagmf.lab.models",
     "wagmf.lab.plain",
     "wagmf.lab.modules",
@@ -76,7 +78,19 @@ FRAMEWORKS = {"torch", "jax", "optax", "keras", "tensorflow", "ray"}
 BESIDES = {"optax": {"jax"}}  # what a front end is written with, besides the framework whose name it carries
 TRAINING = {
     f"wagmf.lab.{name}"
-    for name in ("noise", "batches", "models", "plain", "modules", "engine", "sweep", "live", "costs")
+    for name in (
+        "noise",
+        "batches",
+        "convolutions",
+        "trunks",
+        "models",
+        "plain",
+        "modules",
+        "engine",
+        "sweep",
+        "live",
+        "costs",
+    )
 }
 PLOTTING = {"matplotlib", "plotly"}
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wagmf.arguments import integer, one_of, real, refuse
+from wagmf.lab import trunks
 from wagmf.lab.noise import Noise
 
 __all__ = ["CNN", "MLP", "MODELS", "Model", "ResNet20", "Softmax", "initial", "zoo"]
@@ -178,6 +179,9 @@ class CNN(Model):
     def logits(self, p: Tensors, b: Tensors, x: Tensor, noise: Noise | None) -> Tensor:
         """The logits [S, K, classes, batch]."""
         S, K = p["head.bias"].shape[:2]
+        if trunks.fit(x):
+            h = trunks.cnn(p, trunks.patches(x)).permute(0, 4, 2, 3, 1).flatten(1, 3)
+            return _linear_of(p, "head", h).view(S, K, self.classes, -1)
         h = F.relu(_first_convolution(p, "conv1", x))
         h = _pool(F.relu(_convolution(p, "conv2", h)))
         h = F.relu(_convolution(p, "conv3", h))
@@ -204,7 +208,7 @@ class ResNet20(Model):
         _check_images(self.inputs, 4)
 
     @property
-    def _convolutions(self) -> dict[str, tuple[int, int, int]]:
+    def convolutions(self) -> dict[str, tuple[int, int, int]]:
         """Name: channels in, channels out, stride."""
         layers, width = {"stem": (self.inputs[0], 16, 1)}, 16
         for stage, out in enumerate((16, 32, 64), 1):
@@ -219,7 +223,7 @@ class ResNet20(Model):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The parameters of one replica."""
         shapes = {}
-        for name, (width, out, _) in self._convolutions.items():
+        for name, (width, out, _) in self.convolutions.items():
             shapes[f"{name}.conv.weight"] = (out, width, 3, 3)
             shapes[f"{name}.norm.weight"] = (out,)
             shapes[f"{name}.norm.bias"] = (out,)
@@ -229,7 +233,7 @@ class ResNet20(Model):
     def buffers(self) -> dict[str, tuple[tuple[int, ...], float]]:
         """The running averages of batch normalisation."""
         kept = {}
-        for name, (_, out, _) in self._convolutions.items():
+        for name, (_, out, _) in self.convolutions.items():
             kept[f"{name}.norm.running_mean"] = ((out,), 0.0)
             kept[f"{name}.norm.running_var"] = ((out,), 1.0)
         return kept
@@ -242,8 +246,11 @@ class ResNet20(Model):
     def logits(self, p: Tensors, b: Tensors, x: Tensor, noise: Noise | None) -> Tensor:
         """The logits [S, K, classes, batch]."""
         S, K = p["head.bias"].shape[:2]
+        if trunks.fit(x):
+            h = trunks.resnet20(self, p, b, trunks.patches(x), noise is not None).permute(0, 2, 1)
+            return _linear_of(p, "head", h).view(S, K, self.classes, -1)
         h = F.relu(self._norm(p, b, "stem", _first_convolution(p, "stem.conv", x), noise))
-        for name, (width, out, stride) in self._convolutions.items():
+        for name, (width, out, stride) in self.convolutions.items():
             if name.endswith(".1"):
                 block = name.removesuffix(".1")
                 y = F.relu(self._norm(p, b, name, _convolution(p, f"{name}.conv", h, stride), noise))
