@@ -34,6 +34,7 @@ BOUND_3 = "test_theory.py -k theorem_3_holds or recorded or formulas"
 WEIGHTS = "test_weights.py -k raw_weights"
 FOREACH = "test_torch.py -k every_option[wada-"
 PEAK = "test_torch.py -k every_option[amsgrad-"
+KERNELS = "test_convolutions.py -k check_a_convolution and (16-16-3 or 64-64)"
 HALF = "test_torch.py -k mixed_dtypes or overflow"
 TORCH_SETS = "test_torch.py -k feasible_sets"
 MISSING = "test_torch.py -k missing_gradient"
@@ -247,6 +248,22 @@ MUTANTS = {
     "lab: the last of equal pixels": ("lab/models.py", "(a >= b) | (a != a)",
         "(a > b) | (a != a)", "test_models.py -k first_of_equals"),
     "lab: biased running variance": ("lab/models.py", "v * (count / (count - 1))", "v", "test_models.py -k by_sums"),
+    "kernels: a window one pixel off": ("lab/convolutions.py", "top, left = h * DOWN - AROUND, w * ACROSS - AROUND",
+        "top, left = h * DOWN, w * ACROSS - AROUND", KERNELS),
+    "kernels: replicas share what is theirs": ("lab/convolutions.py", "grad += r * images",
+        "grad += 0 * images", KERNELS),
+    "kernels: taps of one pixel of a cell": ("lab/convolutions.py", "for u in tl.static_range(WIDE):",
+        "for u in tl.static_range(1):", KERNELS),
+    "kernels: a gradient without its mean": ("lab/convolutions.py", "-a * first / count - b * m", "-b * m",
+        "test_convolutions.py -k check_batch_normalisation"),
+    "kernels: ReLU forgets what is not a number": ("lab/convolutions.py",
+        "value = tl.where(value < 0, 0.0, value)  # what", "value = tl.where(value > 0, value, 0.0)  # what",
+        "test_convolutions.py -k check_what_is_not"),
+    "kernels: the shortcut comes to all pixels": ("lab/convolutions.py",
+        "even = here & (row % 2 == 0) & (across % 2 == 0)", "even = here & (row % 2 == 0)",
+        "test_convolutions.py -k check_the_gradient_by"),
+    "kernels: pooling gives to the last": ("lab/convolutions.py", "upper, lower = a >= b, c >= d",
+        "upper, lower = a > b, c >= d", "test_convolutions.py -k check_pooling"),
     "lab: biases are penalised": ("lab/engine.py", "param.ndim > 3",
         "param.ndim > 2", "test_engine.py -k mixed_methods and softmax"),
     "lab: a late divergence unseen": (
@@ -300,7 +317,9 @@ def outcome(folder: Path, tests: str, **settings) -> forks.Ended:
     options += ["-o", "addopts=--import-mode=importlib"]
     if "check_" in tests:
         options += ["-o", "python_functions=check_*"]
-    if "triton" in file:  # in Triton's interpreter, which Triton must be told before it is imported
+    if (
+        "triton" in file or "convolutions" in file
+    ):  # in Triton's interpreter, which Triton must be told before it is imported
         settings |= {"fresh": True, "TRITON_INTERPRET": "1"}
     return forks.run(forks.tests_on, folder, options, NUMBA_CACHE_DIR=str(folder.parent / "compiled"), **settings)
 
