@@ -420,6 +420,14 @@ def test_one_seed_shows_nothing(tmp_path):
     assert not any(trace["meta"]["role"] == "band" for trace in figure["views"][0]["data"])
 
 
+def test_one_step_size_leaves_nothing_to_choose(tmp_path):
+    """A figure of single points, and a menu of one, would say nothing."""
+    reader = Reader(page_of(made_up(**{**FEW, "lrs": LRS[:1]}), tmp_path))
+    assert "e1-sensitivity-data" not in reader.data
+    assert "select" not in reader.tags
+    assert "select" in Reader(page_of(made_up(**{**FEW, "lrs": LRS[:2]}), tmp_path)).tags
+
+
 def test_one_method_has_nothing_to_be_compared_with(tmp_path, drawn):
     records = made_up(**{**FEW, "methods": ["wada"]})
     reader = Reader(page_of(records, tmp_path))
@@ -454,7 +462,7 @@ def test_experiments_may_have_different_methods_and_step_sizes(tmp_path):
     first.runs = pd.concat([second.runs, first.runs], ignore_index=True)
     reader = Reader(page_of(first, tmp_path))
     assert "another" in reader.text
-    assert len(json.loads(reader.data["e1-train_loss-data"])["views"]) == 2
+    assert len(json.loads(reader.data["e1-train_loss-data"])["views"]) == 1  # one step size, the best
     assert len(json.loads(reader.data["e2-train_loss-data"])["views"]) == 4
 
 

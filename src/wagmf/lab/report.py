@@ -246,9 +246,10 @@ def _figures(part: _Part, criterion: str, methods: list[str]) -> dict[str, dict[
             words = "Mean over seeds and its 95 % band."
             figures[metric] = _figure(panels[0].title, words, panel_figure(panels, methods))
     if measured(part.curves, criterion):
-        panel = sensitivity(part.curves, criterion, part.lrs)
-        words = f"Final {QUANTITIES[criterion]} by step size; ring: chosen, cross: seeds diverged."
-        figures["sensitivity"] = _figure(panel.title, words, panel_figure([panel], methods))
+        if _grid(part.curves):
+            panel = sensitivity(part.curves, criterion, part.lrs)
+            words = f"Final {QUANTITIES[criterion]} by step size; ring: chosen, cross: seeds diverged."
+            figures["sensitivity"] = _figure(panel.title, words, panel_figure([panel], methods))
         dots = improvement(part.ranks[criterion])
         if dots.methods:
             words = f"Of a run over a run of another method, by final {QUANTITIES[criterion]}; 95 % intervals."
@@ -257,6 +258,11 @@ def _figures(part: _Part, criterion: str, methods: list[str]) -> dict[str, dict[
 
 
 def _grid(curves: Any) -> list[float]:
+    """The step sizes that one may choose from: none where every method has but its own."""
+    return _tried(curves) if curves.groupby("method")["lr"].nunique().max() > 1 else []
+
+
+def _tried(curves: Any) -> list[float]:
     return sorted(float(lr) for lr in curves["lr"].unique())
 
 
@@ -361,7 +367,7 @@ def _diverged_rows(runs: Any) -> list[dict[str, str]]:
 
 def _rate_rows(part: _Part, criterion: str) -> list[dict[str, Any]]:
     words = {"": "inside", "low": "smallest tried", "high": "largest tried", "only": "the only one"}
-    grids = {method: _grid(group) for method, group in part.curves.groupby("method")}
+    grids = {method: _tried(group) for method, group in part.curves.groupby("method")}
     return [
         {
             "experiment": part.name,
