@@ -13,9 +13,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from wagmf.lab import convolutions, trunks
-from wagmf.lab.convolutions import blend, convolve, correlate, pool, settle, settle_back, spread, unpool
+from wagmf.lab import convolutions, launching, trunks
+from wagmf.lab.convolutions import convolve, correlate
 from wagmf.lab.engine import _replicas
+from wagmf.lab.layers import blend, pool, settle, settle_back, spread, unpool
 from wagmf.lab.models import zoo
 from wagmf.lab.noise import Noise
 
@@ -71,8 +72,10 @@ def test_the_kernels_compile_into_wide_loads_and_tensor_core_products(tmp_path, 
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(driver, "_active", Driver())
-    kernels = {name: Compiled(kernel) for name, kernel in convolutions._kernels().items()}
-    monkeypatch.setattr(convolutions, "_kernels", lambda: kernels)
+    kernels, compiled = {}, launching._compiled
+    monkeypatch.setattr(
+        launching, "_compiled", lambda kernel: kernels.setdefault(kernel.__name__, Compiled(compiled(kernel)))
+    )
     x = torch.zeros(2, 2, 32, 32, 16, dtype=torch.bfloat16)
     convolve(x, torch.zeros(2, 16, 16, 3, 3), back=(32, 32), skip=x, gate=x, beside=x, summed=True)
     correlate(x, x, 3)

@@ -1,35 +1,31 @@
-"""Convolutions of many networks at once, and what lies between them, as Triton kernels.
+"""Convolutions of many networks at once, as Triton kernels.
 
 Images of all replicas lie as [replica, image, height, width, channel], so that a replica is a plain convolution of its
 own. Reading the nine pixels around each pixel from the cache would take longest of all; so a program computes cells of
-a few pixels, 2 × 2 for instance, and reads the window of 4 × 4 pixels around each once. The product is then
-[cells, window · channels] × [window · channels, cell · channels], in which some weights are 0: the tensor cores have
-time for that.
+a few pixels and reads the window around each once: 3 × 4 pixels for a cell of 1 × 2, 4 × 4 for one of 2 × 2. The
+product is then [cells, window · channels] × [window · channels, cell · channels], in which some weights are 0: the
+tensor cores have time for that.
 
 What would have to read a result again is done before it is written: bias and ReLU, the sums that batch normalisation
-needs, and on the way back the gradient that came by the shortcut and that of ReLU. Triton is imported at the first
-call: CPU builds of torch come without it.
+needs, and on the way back the gradient that came by the shortcut and that of ReLU.
 """
 
 from __future__ import annotations
 
-import functools
-import importlib
-import inspect
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-__all__ = ["blend", "convolve", "correlate", "pool", "settle", "settle_back", "spread", "unpool"]
+from wagmf.lab.launching import floats, launch
 
-tl: Any = None  # triton.language, from the first call on
+__all__ = ["convolve", "correlate"]
+
+tl: Any = None  # triton.language, from the first launch on
 constexpr: TypeAlias = Any  # the name by which Triton knows an argument that is constant when a kernel is compiled
 
 _SPLITS = 4  # into which the pixels of a replica are cut when weights' gradients are summed up
-_ELEMENTS = 2048  # that a program of an elementwise kernel takes
 _WEIGHTS = 1024  # that a program lays out
 _PAIRS = 256  # of channels whose gradient a program adds up
 
@@ -60,7 +56,7 @@ class _Tiles(NamedTuple):
     together: int  # columns of the window that are one product, or rows of it that a program sums up
 
 
-# By channels of the images; the fastest on an H200 for batches of 128.
+# By channels of the images; of those tried the fastest on an H200 for batches of 128.
 _CONVOLVE = {16: _Tiles(128, 4, 3, 1, 2), 32: _Tiles(128, 4, 4, 1, 1), 64: _Tiles(64, 4, 3, 1, 1)}
 _CORRELATE = {16: _Tiles(32, 4, 3, 2, 4), 32: _Tiles(32, 4, 3, 2, 1), 64: _Tiles(64, 8, 3, 1, 1)}
 _WIDENING = _Tiles(32, 8, 3, 1, 1)  # in place of the latter where there are more channels after than before
@@ -105,8 +101,8 @@ def convolve(
     high, wide = back or (-(-height // stride), -(-width // stride))
     programs = -(-cells.number(images, high, wide) // tiles.block)
     out = x.new_empty((R, images, high, wide, out_channels))
-    sums = _floats(x, R, programs * cells.tall * cells.wide if summed else 0, 2, out_channels)
-    _launch(
+    sums = floats(x, R, programs * cells.tall * cells.wide if summed else 0, 2, out_channels)
+    launch(
         _convolve, (programs, R), x, _laid(weight, x.dtype, cells, back is not None), out, bias, skip, gate, beside,
         coefficients, sums if summed else None, images, height, width, high, wide, channels, out_channels,
         0 if skip is None else skip.shape[4], *cells[:7], min(tiles.together, cells.columns), R // len(x), tiles.block,
@@ -129,110 +125,16 @@ def correlate(x: Tensor, grad: Tensor, size: int, stride: int = 1) -> Tensor:
     splits = _SPLITS if size == 3 else 8 * _SPLITS  # a single tap has fewer programs for each
     each = tiles.block * -(-cells.number(images, high, wide) // (splits * tiles.block))
     splits = -(-cells.number(images, high, wide) // each)
-    parts = _floats(x, R, splits, cells.rows, cells.columns * channels, cells.tall * cells.wide * out_channels)
-    _launch(
+    parts = floats(x, R, splits, cells.rows, cells.columns * channels, cells.tall * cells.wide * out_channels)
+    launch(
         _correlate, (splits, cells.rows // together, R), x, grad, parts, images, each, height, width, high, wide,
         channels, out_channels, *cells[:7], together, R // len(x), tiles.block, _precision(x), num_warps=tiles.warps,
         num_stages=tiles.stages,
     )  # fmt: skip
-    slope = _floats(x, R, out_channels, channels, size, size)
+    slope = floats(x, R, out_channels, channels, size, size)
     grid = (size * size, R, -(-channels * out_channels // _PAIRS))
-    _launch(_gather, grid, parts, slope, splits, size, channels, out_channels, *cells[:4], stride, _PAIRS)
+    launch(_gather, grid, parts, slope, splits, size, channels, out_channels, *cells[:4], stride, _PAIRS)
     return slope
-
-
-def blend(x: Tensor, y: Tensor | None, coefficients: Tensor, *, relu: bool) -> Tensor:
-    """a·x + b·y + c with coefficients [R, 3, channels]; y may be a shortcut: larger images with fewer channels.
-
-    >>> x, y = torch.empty(8, 128, 16, 16, 32, device="meta"), torch.empty(8, 128, 32, 32, 16, device="meta")
-    >>> blend(x, y, torch.empty(8, 3, 32, device="meta"), relu=True).shape
-    torch.Size([8, 128, 16, 16, 32])
-    """
-    R, images, height, width, channels = x.shape
-    out, block, pixels = torch.empty_like(x), _ELEMENTS // channels, images * height * width
-    shape, shortcut = ((1, 1, 1), False) if y is None else (y.shape[2:], y.shape != x.shape)
-    grid = (-(-pixels // block), R)
-    _launch(_blend, grid, x, y, coefficients, out, pixels, height, width, channels, *shape, shortcut, relu, block)
-    return out
-
-
-def settle(
-    sums: Tensor, count: int, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, eps: float, momentum: float
-) -> tuple[Tensor, Tensor]:
-    """Batch normalisation by the sums of ``count`` pixels, as coefficients of :func:`blend`; moves running averages.
-
-    Returned with it are mean and 1/deviation, [R, 2, channels], for :func:`settle_back`.
-
-    >>> weight = torch.empty(8, 16, device="meta")
-    >>> settle(torch.empty(8, 99, 2, 16, device="meta"), 10**5, weight, weight, weight, weight, 1e-3, 0.99)[0].shape
-    torch.Size([8, 3, 16])
-    """
-    R, rows, _, channels = sums.shape
-    coefficients, found = _floats(sums, R, 3, channels), _floats(sums, R, 2, channels)
-    _launch(
-        _settle, (R,), sums, weight, bias, mean, var, coefficients, found, rows, count, eps, 1 - momentum, channels, 64
-    )
-    return coefficients, found
-
-
-def settle_back(sums: Tensor, count: int, weight: Tensor, found: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Its gradient, as coefficients by which :func:`blend` makes it of the gradient and the images.
-
-    Returned with it are the gradients of weight and bias, [R, channels].
-
-    >>> sums, weight = torch.empty(8, 99, 2, 16, device="meta"), torch.empty(8, 16, device="meta")
-    >>> [x.shape[1:] for x in settle_back(sums, 10**5, weight, torch.empty(8, 2, 16, device="meta"))]
-    [torch.Size([3, 16]), torch.Size([16]), torch.Size([16])]
-    """
-    R, rows, _, channels = sums.shape
-    coefficients, slopes = _floats(sums, R, 3, channels), _floats(sums, 2, R, channels)
-    _launch(_settle_back, (R,), sums, weight, found, coefficients, slopes[0], slopes[1], rows, count, channels, 64)
-    return coefficients, slopes[0], slopes[1]
-
-
-def spread(grad: Tensor, gate: Tensor, beside: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient [R, images, channels] of the mean over pixels, 0 where ``gate`` is, and its sums as in convolve.
-
-    >>> x = torch.empty(8, 128, 8, 8, 64, device="meta")
-    >>> spread(torch.empty(8, 128, 64, device="meta"), x, x)[0].shape
-    torch.Size([8, 128, 8, 8, 64])
-    """
-    R, images, height, width, channels = gate.shape
-    out, block, pixels = torch.empty_like(gate), _ELEMENTS // channels, images * height * width
-    programs = -(-pixels // block)
-    sums = _floats(gate, R, programs, 2, channels)
-    _launch(_spread, (programs, R), grad, gate, beside, out, sums, pixels, height * width, channels, block)
-    return out, sums
-
-
-def pool(x: Tensor) -> Tensor:
-    """The largest of every 2 × 2 pixels; what is not a number stays so.
-
-    >>> pool(torch.empty(8, 128, 9, 9, 32, device="meta")).shape
-    torch.Size([8, 128, 4, 4, 32])
-    """
-    R, images, height, width, channels = x.shape
-    out = x.new_empty((R, images, height // 2, width // 2, channels))
-    block, pixels = _ELEMENTS // channels, images * (height // 2) * (width // 2)
-    grid = (-(-pixels // block), R)
-    _launch(_pool, grid, x, out, pixels, height, width, height // 2, width // 2, channels, block)
-    return out
-
-
-def unpool(grad: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient of pool(relu(·)), where relu(·) is x: to the first of the largest; and its sums [R, rows, channels].
-
-    >>> x, grad = torch.empty(8, 128, 9, 9, 32, device="meta"), torch.empty(8, 128, 4, 4, 32, device="meta")
-    >>> unpool(grad, x)[0].shape
-    torch.Size([8, 128, 9, 9, 32])
-    """
-    R, images, height, width, channels = x.shape
-    out = torch.zeros_like(x) if height % 2 or width % 2 else torch.empty_like(x)
-    block, pixels = _ELEMENTS // channels, images * (height // 2) * (width // 2)
-    programs = -(-pixels // block)
-    sums = _floats(x, R, programs, channels)
-    _launch(_unpool, (programs, R), grad, x, out, sums, pixels, height, width, height // 2, width // 2, channels, block)
-    return out, sums
 
 
 def _laid(weight: Tensor, dtype: torch.dtype, cells: _Cells, back: bool) -> Tensor:
@@ -242,40 +144,12 @@ def _laid(weight: Tensor, dtype: torch.dtype, cells: _Cells, back: bool) -> Tens
     shape = (R, cells.rows, cells.columns * channels, cells.tall * cells.wide * out_channels)
     laid = torch.empty(shape, dtype=dtype, device=weight.device)
     grid = (-(-math.prod(shape[1:]) // _WEIGHTS), R)
-    _launch(
-        _lay, grid, weight.contiguous(), laid, size, channels, out_channels, *cells[:4], *cells.taps, back, _WEIGHTS
-    )
+    launch(_lay, grid, weight.contiguous(), laid, size, channels, out_channels, *cells[:4], *cells.taps, back, _WEIGHTS)
     return laid
-
-
-def _floats(like: Tensor, *shape: int) -> Tensor:
-    return torch.empty(shape, dtype=torch.float32, device=like.device)
 
 
 def _precision(x: Tensor) -> str:
     return "ieee" if x.dtype == torch.float32 else "tf32"  # which says nothing about half precision
-
-
-def _launch(kernel: Callable[..., None], grid: tuple[int, ...], x: Tensor, *arguments: Any, **options: int) -> None:
-    """Without memory, as tensors on the device "meta" are, there are shapes only."""
-    if not x.is_meta:
-        _kernels()[kernel.__name__][grid](x, *arguments, enable_fp_fusion=True, **{"num_warps": 4, **options})
-
-
-@functools.cache
-def _kernels() -> dict[str, Any]:
-    """The kernels, compiled for each combination of their constants when they are first needed."""
-    global tl
-    triton, tl = importlib.import_module("triton"), importlib.import_module("triton.language")
-    globals().update(constexpr=tl.constexpr)
-    globals()["_total"] = triton.jit(_total)
-    kernels = (_lay, _convolve, _correlate, _gather, _blend, _settle, _settle_back, _spread, _pool, _unpool)
-    # Numbers of this problem; a kernel is not compiled anew because one of them happens to be divisible by 16.
-    plain = {"pixels", "images", "each", "rows", "count", "splits"}
-    return {
-        kernel.__name__: triton.jit(kernel, do_not_specialize=sorted(plain & {*inspect.signature(kernel).parameters}))
-        for kernel in kernels
-    }
 
 
 # From here on the text is compiled by Triton for the device.
@@ -435,154 +309,3 @@ def _gather(
                 at = split * (ROWS * COLUMNS * IN * CELL) + window * CELL + (t * WIDE + u) * OUT + o
                 total += tl.load(parts + at, mask=inside, other=0.0)
     tl.store(slope + r * (OUT * IN * SIZE * SIZE) + ((o * IN + c) * SIZE + i) * SIZE + j, total, mask=inside)
-
-
-def _blend(
-    x, y, coefficients, out, pixels, HEIGHT: constexpr, WIDTH: constexpr, CHANNELS: constexpr, Y_HEIGHT: constexpr,
-    Y_WIDTH: constexpr, Y_CHANNELS: constexpr, SHORTCUT: constexpr, RELU: constexpr, BLOCK: constexpr,
-):  # fmt: skip
-    """BLOCK pixels of one replica."""
-    r = tl.program_id(1).to(tl.int64)
-    p, channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, CHANNELS)
-    here = (p < pixels)[:, None]
-    place = r * pixels * CHANNELS + p[:, None] * CHANNELS + channel[None, :]
-    coefficients += r * (3 * CHANNELS) + channel
-    value = tl.load(x + place, mask=here, other=0.0).to(tl.float32) * tl.load(coefficients)[None, :]
-    value += tl.load(coefficients + 2 * CHANNELS)[None, :]
-    if y is not None:
-        inside = here
-        if SHORTCUT:
-            image, h, w = p // (HEIGHT * WIDTH), p // WIDTH % HEIGHT, p % WIDTH
-            there = (image * Y_HEIGHT + 2 * h) * Y_WIDTH + 2 * w
-            y += r * (pixels // (HEIGHT * WIDTH) * (Y_HEIGHT * Y_WIDTH * Y_CHANNELS))
-            place_of_y = there[:, None] * Y_CHANNELS + channel[None, :]
-            inside = here & (channel < Y_CHANNELS)[None, :]
-        else:
-            place_of_y = place
-        other = tl.load(y + place_of_y, mask=inside, other=0.0).to(tl.float32)
-        value += other * tl.load(coefficients + CHANNELS)[None, :]
-    if RELU:
-        value = tl.where(value < 0, 0.0, value)
-    tl.store(out + place, value.to(out.dtype.element_ty), mask=here)
-
-
-def _total(sums, rows, CHANNELS, BLOCK):
-    """Both sums of one replica over all rows."""
-    row, channel = tl.arange(0, BLOCK), tl.arange(0, CHANNELS)
-    first, second = tl.zeros((BLOCK, CHANNELS), tl.float32), tl.zeros((BLOCK, CHANNELS), tl.float32)
-    for start in range(0, rows, BLOCK):
-        at = (start + row)[:, None] * (2 * CHANNELS) + channel[None, :]
-        inside = (start + row < rows)[:, None]
-        first += tl.load(sums + at, mask=inside, other=0.0)
-        second += tl.load(sums + at + CHANNELS, mask=inside, other=0.0)
-    return tl.sum(first, 0), tl.sum(second, 0)
-
-
-def _settle(
-    sums, weight, bias, mean, var, coefficients, found, rows, count, eps, pace, CHANNELS: constexpr,
-    BLOCK: constexpr,
-):  # fmt: skip
-    """One replica."""
-    r = tl.program_id(0).to(tl.int64)
-    channel = tl.arange(0, CHANNELS)
-    first, second = _total(sums + r * rows * (2 * CHANNELS), rows, CHANNELS, BLOCK)
-    m = first / count
-    v = second / count - m * m
-    v = tl.where(v < 0, 0.0, v)
-    inverse = 1 / tl.sqrt(v + eps)
-    at = r * CHANNELS + channel
-    kept = tl.load(mean + at)
-    tl.store(mean + at, kept + (m - kept) * pace)
-    kept = tl.load(var + at)
-    tl.store(var + at, kept + (v * (count / (count - 1)) - kept) * pace)
-    a = tl.load(weight + at) * inverse
-    coefficients += r * (3 * CHANNELS) + channel
-    tl.store(coefficients, a)
-    tl.store(coefficients + CHANNELS, tl.full((CHANNELS,), 1.0, tl.float32))
-    tl.store(coefficients + 2 * CHANNELS, tl.load(bias + at) - m * a)
-    found += r * (2 * CHANNELS) + channel
-    tl.store(found, m)
-    tl.store(found + CHANNELS, inverse)
-
-
-def _settle_back(
-    sums, weight, found, coefficients, weight_slope, bias_slope, rows, count, CHANNELS: constexpr, BLOCK: constexpr
-):
-    """One replica."""
-    r = tl.program_id(0).to(tl.int64)
-    channel = tl.arange(0, CHANNELS)
-    first, second = _total(sums + r * rows * (2 * CHANNELS), rows, CHANNELS, BLOCK)
-    m = tl.load(found + r * (2 * CHANNELS) + channel)
-    inverse = tl.load(found + r * (2 * CHANNELS) + CHANNELS + channel)
-    slope = (second - m * first) * inverse
-    at = r * CHANNELS + channel
-    tl.store(weight_slope + at, slope)
-    tl.store(bias_slope + at, first)
-    a = tl.load(weight + at) * inverse
-    b = -a * inverse * slope / count
-    coefficients += r * (3 * CHANNELS) + channel
-    tl.store(coefficients, a)
-    tl.store(coefficients + CHANNELS, b)
-    tl.store(coefficients + 2 * CHANNELS, -a * first / count - b * m)
-
-
-def _spread(grad, gate, beside, out, sums, pixels, AREA: constexpr, CHANNELS: constexpr, BLOCK: constexpr):
-    """BLOCK pixels of one replica."""
-    tile, r = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    p, channel = tile * BLOCK + tl.arange(0, BLOCK), tl.arange(0, CHANNELS)
-    here = (p < pixels)[:, None]
-    place = r * pixels * CHANNELS + p[:, None] * CHANNELS + channel[None, :]
-    image = r * (pixels // AREA) + p // AREA
-    value = tl.load(grad + image[:, None] * CHANNELS + channel[None, :], mask=here, other=0.0).to(tl.float32) / AREA
-    value = tl.where(tl.load(gate + place, mask=here, other=0.0).to(tl.float32) <= 0, 0.0, value)
-    rounded = value.to(out.dtype.element_ty)
-    tl.store(out + place, rounded, mask=here)
-    value = rounded.to(tl.float32)
-    sums += (r * tl.num_programs(0) + tile) * (2 * CHANNELS)
-    tl.store(sums + channel, tl.sum(value, 0))
-    tl.store(sums + CHANNELS + channel, tl.sum(value * tl.load(beside + place, mask=here, other=0.0).to(tl.float32), 0))
-
-
-def _pool(
-    x, out, pixels, IN_HEIGHT: constexpr, IN_WIDTH: constexpr, HEIGHT: constexpr, WIDTH: constexpr,
-    CHANNELS: constexpr, BLOCK: constexpr,
-):  # fmt: skip
-    """BLOCK pixels of the result of one replica."""
-    r = tl.program_id(1).to(tl.int64)
-    p, channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, CHANNELS)
-    here = (p < pixels)[:, None]
-    image, h, w = p // (HEIGHT * WIDTH), p // WIDTH % HEIGHT, p % WIDTH
-    whole = r * (pixels // (HEIGHT * WIDTH) * (IN_HEIGHT * IN_WIDTH * CHANNELS))
-    at = whole + (((image * IN_HEIGHT + 2 * h) * IN_WIDTH + 2 * w) * CHANNELS)[:, None] + channel[None, :]
-    under = at + IN_WIDTH * CHANNELS
-    a, b = tl.load(x + at, mask=here, other=0.0), tl.load(x + at + CHANNELS, mask=here, other=0.0)
-    c, d = tl.load(x + under, mask=here, other=0.0), tl.load(x + under + CHANNELS, mask=here, other=0.0)
-    a, c = tl.where((a >= b) | (a != a), a, b), tl.where((c >= d) | (c != c), c, d)
-    place = r * pixels * CHANNELS + p[:, None] * CHANNELS + channel[None, :]
-    tl.store(out + place, tl.where((a >= c) | (a != a), a, c), mask=here)
-
-
-def _unpool(
-    grad, x, out, sums, pixels, IN_HEIGHT: constexpr, IN_WIDTH: constexpr, HEIGHT: constexpr, WIDTH: constexpr,
-    CHANNELS: constexpr, BLOCK: constexpr,
-):  # fmt: skip
-    """BLOCK pixels of the gradient of one replica."""
-    tile, r = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    p, channel = tile * BLOCK + tl.arange(0, BLOCK), tl.arange(0, CHANNELS)
-    here = (p < pixels)[:, None]
-    image, h, w = p // (HEIGHT * WIDTH), p // WIDTH % HEIGHT, p % WIDTH
-    whole = r * (pixels // (HEIGHT * WIDTH) * (IN_HEIGHT * IN_WIDTH * CHANNELS))
-    at = whole + (((image * IN_HEIGHT + 2 * h) * IN_WIDTH + 2 * w) * CHANNELS)[:, None] + channel[None, :]
-    under = at + IN_WIDTH * CHANNELS
-    slope = tl.load(grad + r * pixels * CHANNELS + p[:, None] * CHANNELS + channel[None, :], mask=here, other=0.0)
-    a, b = tl.load(x + at, mask=here, other=0.0), tl.load(x + at + CHANNELS, mask=here, other=0.0)
-    c, d = tl.load(x + under, mask=here, other=0.0), tl.load(x + under + CHANNELS, mask=here, other=0.0)
-    upper, lower = a >= b, c >= d
-    top, low = tl.where(upper, a, b), tl.where(lower, c, d)
-    above = top >= low
-    slope = tl.where(tl.where(above, top, low) <= 0, 0.0, slope)
-    tl.store(out + at, tl.where(above & upper, slope, 0.0), mask=here)
-    tl.store(out + at + CHANNELS, tl.where(above & (upper == 0), slope, 0.0), mask=here)
-    tl.store(out + under, tl.where((above == 0) & lower, slope, 0.0), mask=here)
-    tl.store(out + under + CHANNELS, tl.where((above == 0) & (lower == 0), slope, 0.0), mask=here)
-    tl.store(sums + (r * tl.num_programs(0) + tile) * CHANNELS + channel, tl.sum(slope.to(tl.float32), 0))

@@ -1,4 +1,6 @@
-"""The convolutional parts of the zoo's networks on a GPU, forwards and backwards, by :mod:`wagmf.lab.convolutions`.
+"""The convolutional parts of the zoo's networks on a GPU, forwards and backwards, by kernels.
+
+Those of :mod:`wagmf.lab.convolutions` and :mod:`wagmf.lab.layers`.
 
 In bfloat16 alone: there it is faster than compiling the formulas of :mod:`wagmf.lab.models`, whose results these are.
 """
@@ -10,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from wagmf.lab.convolutions import blend, convolve, correlate, pool, settle, settle_back, spread, unpool
+from wagmf.lab.convolutions import convolve, correlate
+from wagmf.lab.layers import blend, pool, settle, settle_back, spread, unpool
 from wagmf.torch.triton import missing
 
 __all__ = ["cnn", "fit", "patches", "resnet20"]
