@@ -4,6 +4,7 @@ A folder has ``records/`` (archives of runs, of walks, and the cost per batch); 
 it. Nothing is trained here, and the same records give the same files.
 """
 
+from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -151,7 +152,7 @@ def _text(evidence: Evidence, table: pd.DataFrame, found: list[Verdict]) -> str:
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     world = jinja2.Environment(loader=loader, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     world.filters |= {"label": label, "title": _title, "p": _p}
-    spent, outcomes = minutes(evidence.runs), _outcomes(evidence, table)
+    spent, outcomes = _spent(evidence), _outcomes(evidence, table)
     return world.get_template("reproduction.md.jinja").render(
         panels=evidence.panels,
         total=len(PANELS),
@@ -171,7 +172,7 @@ def _text(evidence: Evidence, table: pd.DataFrame, found: list[Verdict]) -> str:
         moved=_moved(evidence),
         costs=_costs(evidence.costs),
         spent=spent,
-        whole=sum(spent.values()),
+        whole=sum(row["minutes"] for row in spent),
         runs=len(evidence.runs),
         quick={run.config.get("dataset") for run in evidence.runs} == {"digits"},
         environment={name: value for name, value in evidence.all.environment.items() if value},
@@ -319,6 +320,20 @@ def _moved(evidence: Evidence) -> list[str]:
             if far:
                 moved.append(f"{_title(name)}: {', '.join(far)}")
     return moved
+
+
+def _spent(evidence: Evidence) -> list[dict[str, Any]]:
+    """What each experiment took, and the panels that came of it."""
+    runs = Counter(experiment_of(run.experiment) for run in evidence.runs)
+    return [
+        {
+            "experiment": name,
+            "panels": [panel.name for panel in evidence.panels if panel.experiment == name],
+            "runs": runs[name],
+            "minutes": each,
+        }
+        for name, each in minutes(evidence.runs).items()
+    ]
 
 
 def _costs(costs: Any) -> list[dict[str, Any]]:
