@@ -1,12 +1,13 @@
 """Do stacks train as networks do that are trained alone? The same model on the same data, twice, before time is spent.
 
-    python benchmarks/plain.py [--epochs 3] [--seeds 3] [--only mlp ...] [--data cifar10] [--out FILE.json]
+    python benchmarks/plain.py [--epochs 3] [--seeds 6] [--only mlp ...] [--data cifar10] [--out FILE.json]
+    python benchmarks/plain.py --report FILE.json ...       # the table of earlier runs
 
 On one side the lab's stack, as the reproduction runs it (on a GPU compiled, recorded as a graph, in bfloat16 except for
 softmax regression). On the other the loop that everybody writes: torch's layers in float32, ``torch.optim.Adam``,
 ``torch.randperm``, ``nn.Dropout``, images shifted and mirrored by torch. Only the first weights are shared. Losses and
 accuracies of the two must therefore agree as far as seeds agree with each other: the table has the means, and their
-difference in standard errors.
+difference in standard errors. A file that is there already keeps its other models.
 """
 
 import argparse
@@ -109,22 +110,46 @@ def compared(model, name, epochs, seeds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--only", nargs="*", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--data", default="cifar10")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="where to write the figures, as JSON")
+    parser.add_argument("--report", type=Path, nargs="+", help="print the tables of earlier runs")
     asked = parser.parse_args()
+    if asked.report:
+        print("\n\n".join(table(json.loads(path.read_text())) for path in asked.report))
+        return
     where = torch.cuda.get_device_name() if DEVICE == "cuda" else "a CPU"
-    print(f"Adam, {asked.epochs} epochs, {asked.seeds} seeds, {asked.data}, on {where}\n")
-    print("| model | metric | stacked | alone | difference in standard errors |\n|---|---|--:|--:|--:|")
-    rows = []
+    found = {"device": where, "epochs": asked.epochs, "rows": []}
     for model in asked.only:
-        for row in compared(model, asked.data, asked.epochs, asked.seeds):
-            rows.append(row)
-            means = [f"{statistics.mean(row[side]):.4f}" for side in ("stacked", "alone")]
-            print(f"| {model} | {row['metric']} | {' | '.join(means)} | {row['errors_apart']:+.1f} |", flush=True)
-    if asked.out:
-        asked.out.write_text(json.dumps({"device": where, "epochs": asked.epochs, "rows": rows}, indent=1) + "\n")
+        found["rows"] += compared(model, asked.data, asked.epochs, asked.seeds)
+        if asked.out:
+            write(asked.out, found)
+    print(table(found))
+
+
+def write(path, found):
+    """With what the file has of other models, if it is of the same kind."""
+    earlier = json.loads(path.read_text()) if path.exists() else {"rows": []}
+    same = all(earlier.get(name) == found[name] for name in ("device", "epochs"))
+    names = {row["model"] for row in found["rows"]}
+    others = [row for row in earlier["rows"] if same and row["model"] not in names]
+    path.write_text(json.dumps({**found, "rows": others + found["rows"]}, indent=1) + "\n")
+
+
+def table(found):
+    rows = sorted(found["rows"], key=lambda row: list(MODELS).index(row["model"]))
+    lines = [
+        f"**On {found['device']}**: {found['epochs']} epochs of Adam",
+        "",
+        "| model | | metric | seeds | stacked | alone | difference in standard errors |",
+        "|---|---|---|--:|--:|--:|--:|",
+    ]
+    for row in rows:
+        means = [f"{statistics.mean(row[side]):.4f}" for side in ("stacked", "alone")]
+        what = f"{row['model']} | {row['data']} | {row['metric'].replace('_', ' ')} | {len(row['alone'])}"
+        lines.append(f"| {what} | {' | '.join(means)} | {row['errors_apart']:+.1f} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -219,7 +219,7 @@ def _mean(row: dict[str, Any], metric: str) -> str:
 def _relative(difference: float, to: float, metric: str) -> str:
     if not np.isfinite(difference):
         return "–"
-    return f"{100 * difference:+.2f} pp" if metric.endswith("accuracy") else f"{100 * difference / to:+.1f} %"
+    return f"{100 * difference:+.2f} pp" if metric.endswith("accuracy") else f"{100 * difference / to:+.2f} %"
 
 
 def _summary(outcomes: list[dict[str, Any]]) -> str:
