@@ -3,20 +3,26 @@ PYTHON ?= python3
 PIP = $(1)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SETUP = pyproject.toml constraints.txt
 
-.PHONY: demo test mutants quick lint bench table browser clean
+.PHONY: demo test ecosystem mutants quick docs lint bench table browser clean
 
 demo: .venv-demo/ready  ## Figure 1 of the paper, and 300 runs that compare its methods; under two minutes
 	.venv-demo/bin/wagmf online --out demo/figure1
 	.venv-demo/bin/wagmf sweep experiments/demo.toml --records demo/runs.db --report demo/report.html
 
 test: .venv/ready browser  ## every test and the doctests; with COVERAGE=1 also what they cover, which takes longer
-	.venv/bin/pytest -n 2 --dist loadgroup --ignore tests/test_mutants.py $(if $(COVERAGE),--cov --cov-report=term)
+	.venv/bin/pytest -n 2 --dist loadgroup --ignore tests/test_mutants.py --ignore tests/ecosystem $(if $(COVERAGE),--cov --cov-report=term)
+
+ecosystem: .venv/ecosystem  ## on a cluster and in other people's trainers: tests that need more packages
+	.venv/bin/pytest -n 2 --dist loadgroup tests/ecosystem
 
 mutants: .venv/ready  ## the tests of the tests: every planted error must be seen
 	.venv/bin/pytest -n 2 --dist loadgroup tests/test_mutants.py
 
 quick: .venv/ready  ## the reproduction of the paper in small: on digits, in a few minutes
 	.venv/bin/wagmf reproduce --quick
+
+docs: .venv/docs  ## the site, into site/
+	.venv/bin/mkdocs build --strict
 
 lint: .venv/ready  ## what CI asks of the text
 	.venv/bin/ruff check .
@@ -48,5 +54,13 @@ browser: .venv/ready  ## Chromium, with which the report is tested: the system's
 	$(call PIP,.venv) --editable '.[test,lint]'
 	touch $@
 
+.venv/ecosystem: .venv/ready
+	$(call PIP,.venv) --editable '.[ecosystem]'
+	touch $@
+
+.venv/docs: .venv/ready
+	$(call PIP,.venv) --editable '.[docs]'
+	touch $@
+
 clean:  ## remove what make made
-	rm -rf .venv .venv-demo demo reproduction-quick build dist .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-demo demo reproduction-quick site build dist .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis
