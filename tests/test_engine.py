@@ -2,6 +2,7 @@
 
 import io
 from collections import defaultdict
+from contextlib import contextmanager
 from functools import cache
 
 import pytest
@@ -521,3 +522,24 @@ def test_an_optimizer_that_looks_at_all_its_parameters_sees_one_replica(monkeypa
         assert off(together.params[name][:, :1], param) < 1e-12, name
         assert not torch.equal(param[0], param[1])
         assert not torch.equal(param[0, 0], torch.from_numpy(models.initial(alone.model, alone.seeds[0])[name]))
+
+
+@pytest.mark.parametrize(("device", "wanted"), [("cpu", []), ("cuda:1", [torch.device("cuda", 1)])])
+def test_an_epoch_is_trained_on_the_device_that_was_named(device, wanted, monkeypatch):
+    """There kernels are launched and graphs are recorded, and not on the first GPU."""
+    stack, current, seen = stack_of(problem_of("softmax"), [Arm("wada", 0.01)]), [], []
+
+    @contextmanager
+    def on(device):
+        current.append(device)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(torch.cuda, "device", on)
+    monkeypatch.setattr(stack, "device", torch.device(device))
+    monkeypatch.setattr(stack, "_wait", lambda: None)
+    for name in ("_advance", "_record"):
+        monkeypatch.setattr(stack, name, lambda: seen.append(list(current)))
+    stack.train()
+    assert seen == [wanted] * (stack.batches.steps + 1)
+    assert current == []

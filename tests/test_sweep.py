@@ -549,6 +549,15 @@ def test_an_optimizer_that_needs_a_closure_is_refused():
         ready({"methods": ["torch.optim.LBFGS"]})
 
 
+def test_stacks_are_sized_by_the_memory_of_the_device_that_was_named(monkeypatch):
+    of = ready({"model": "mlp", "width": 4})[0]
+    sizes = {"cuda": 1 << 17, "cuda:1": 1 << 18}
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (0, sizes[device]))
+    small, large = (stack_size(of.experiment.problem, of.model, device) for device in sizes)
+    assert 1 < small < large < 256
+    assert abs(large - 2 * small) <= 1
+
+
 def test_prepare_refuses_a_device_that_is_not_there(monkeypatch):
     one = experiment({"dataset": "digits", "model": "softmax", "methods": ["adam"], "lrs": [0.1]})
     with pytest.raises(Refused, match="did you mean 'cuda'"):

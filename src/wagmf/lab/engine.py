@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -73,6 +74,10 @@ class Stack:
 
     def train(self) -> None:
         """Train one epoch, and record it."""
+        with _current(self.device):
+            self._train()
+
+    def _train(self) -> None:
         start = time.perf_counter()
         self.epoch += 1
         self.batches.begin(self.epoch)
@@ -199,6 +204,11 @@ class Stack:
                 for name, tensor in getattr(self, kept).items():
                     tensor.copy_(state[kept][name])
         self.updates.load_state_dict(state["updates"])
+
+
+def _current(device: torch.device) -> AbstractContextManager[Any]:
+    """Where kernels are launched and graphs are recorded, which is the first GPU unless one says otherwise."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 _WARM = 3  # steps before a CUDA graph is recorded: everything has then been compiled and allocated

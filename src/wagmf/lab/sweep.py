@@ -289,7 +289,7 @@ def stack_size(problem: Problem, model: Model, device: str) -> int:
     weights = 6 * 4 * sum(math.prod(shape) for shape in model.shapes.values())
     if device == "cpu":
         return max(1, min(_CACHE // activations, int(_MEMORY * _memory()) // (2 * activations + weights), 512))
-    _, memory = torch.cuda.mem_get_info()
+    _, memory = torch.cuda.mem_get_info(device)
     return max(1, min(int(_MEMORY * memory) // (2 * activations + weights), 256))
 
 
