@@ -8,11 +8,13 @@ import importlib.util
 import os
 import subprocess
 import sys
+import weakref
 
 import pytest
 import torch
 from torch.nn import functional as F
 
+from wagmf.arguments import Refused
 from wagmf.lab import convolutions, launching, trunks
 from wagmf.lab.convolutions import convolve, correlate
 from wagmf.lab.engine import _replicas
@@ -89,6 +91,96 @@ def test_the_kernels_compile_into_wide_loads_and_tensor_core_products(tmp_path, 
         if name in ("_convolve", "_correlate", "_blend"):
             assert "ld.global.b16" not in text
             assert "st.global.b16" not in text
+
+
+META = torch.device("meta")
+
+
+def empty(*shape):
+    return torch.empty(shape, device=META)
+
+
+@pytest.mark.parametrize(
+    ("x", "weight", "options", "right"),
+    [
+        ((2, 3, 8, 8, 16), (2, 16, 16, 5, 5), {}, "size: 5 .*3 × 3"),
+        ((2, 3, 8, 8, 16), (2, 16, 16, 3, 3), {"stride": 3}, "stride: 3 .*1, or 2"),
+        ((2, 3, 8, 8, 16), (2, 16, 16, 1, 1), {"stride": 2}, "stride: 2 .*1, or 2"),
+        ((2, 3, 8, 8, 16), (3, 16, 16, 3, 3), {}, "sets of images: 2 .*3 replicas"),
+        ((2, 3, 8, 8, 24), (2, 16, 24, 3, 3), {}, "channels: 24 .*16, 32, 64"),
+        ((2, 3, 8, 8, 16), (2, 24, 16, 3, 3), {}, "channels: 24 .*16, 32, 64"),
+    ],
+)
+def test_convolutions_that_there_are_no_kernels_for_are_refused(x, weight, options, right):
+    x, weight = empty(*x), empty(*weight)
+    grad = empty(len(weight), *x.shape[1:4], weight.shape[1])
+    with pytest.raises(Refused, match=right):
+        convolve(x, weight, **options)
+    with pytest.raises(Refused, match=right):
+        correlate(x, grad, weight.shape[4], **options)
+
+
+def test_images_that_lie_otherwise_are_refused():
+    x, weight = empty(2, 3, 8, 8, 16), empty(2, 16, 16, 3, 3)
+    turned = x.transpose(2, 3)
+    convolve(x, weight, skip=x, gate=x, beside=x)
+    for name in ("skip", "gate", "beside"):
+        with pytest.raises(Refused, match=r"strides of images: .*contiguous"):
+            convolve(x, weight, **{name: turned})
+    for refused in (lambda: convolve(turned, weight), lambda: correlate(turned, x, 3), lambda: correlate(x, turned, 3)):
+        with pytest.raises(Refused, match=r"strides of images: .*contiguous"):
+            refused()
+
+
+def test_a_single_pixel_is_refused_its_variance():
+    each = empty(2, 16)
+    settle(empty(2, 1, 2, 16), 2, each, each, each, each, 1e-3, 0.99)
+    with pytest.raises(Refused, match=r"count: 1 .*>= 2"):
+        settle(empty(2, 1, 2, 16), 1, each, each, each, each, 1e-3, 0.99)
+
+
+def on_meta(model):
+    """Parameters and buffers of two seeds with four arms, and the patches that they see."""
+    p = {name: empty(2, 4, *shape).requires_grad_() for name, shape in model.shapes.items()}
+    return p, {name: empty(2, 4, *shape) for name, (shape, _) in model.buffers.items()}, empty(2, 5, 8, 8, 32)
+
+
+class Watched:
+    """A function, and how many of the images that it and others made there still are when it is called."""
+
+    def __init__(self, function, made, left):
+        self.function, self.made, self.left = function, made, left
+
+    def __call__(self, *arguments, **options):
+        self.left.append(sum(each() is not None for each in self.made))
+        result = self.function(*arguments, **options)
+        self.made.append(weakref.ref(result[0] if isinstance(result, tuple) else result))
+        return result
+
+
+@pytest.mark.parametrize(("kind", "block"), [("cnn", 1), ("resnet20", 5)])
+def test_an_evaluation_keeps_no_images(kind, block, monkeypatch):
+    """But those of a layer, or of a block; what is trained keeps them all."""
+    made, left, model = [], [], zoo(kind, (3, 8, 8), 10)
+    for name in ("convolve", "blend", "pool"):
+        monkeypatch.setattr(trunks, name, Watched(getattr(trunks, name), made, left))
+    p, b, seen = on_meta(model)
+    for training in (True, False):
+        made.clear()
+        left.clear()
+        with torch.set_grad_enabled(training):
+            h = trunks.cnn(p, seen) if kind == "cnn" else trunks.resnet20(model, p, b, seen, training)
+        assert h.requires_grad == training
+        assert max(left) == (len(made) - 1 if training else block)
+
+
+def test_running_averages_that_would_be_copied_are_refused():
+    model = zoo("resnet20", (3, 8, 8), 10)
+    p, b, seen = on_meta(model)
+    apart = {name: empty(4, 2, *kept.shape[2:]).transpose(0, 1) for name, kept in b.items()}
+    trunks.resnet20(model, p, b, seen, training=True)
+    with pytest.raises(RuntimeError, match="view"):
+        trunks.resnet20(model, p, apart, seen, training=True)
 
 
 @pytest.fixture(autouse=True)
@@ -206,6 +298,16 @@ def check_pooling_and_its_gradient(size):
     mine, sums = unpool(grad, x.detach())
     close(mine, wanted)
     close(sums.sum(1), wanted.sum((1, 2, 3)))
+
+
+@pytest.mark.parametrize("place", range(4))
+def check_the_gradient_of_pooling_what_is_not_a_number(place):
+    x, grad = images(4, 4, 32), images(2, 2, 32)
+    x[1, :, place // 2 :: 2, place % 2 :: 2] = torch.nan
+    seen = x.clone().requires_grad_()
+    right = F.max_pool2d(seen.relu().flatten(0, 1).permute(0, 3, 1, 2), 2).permute(0, 2, 3, 1)
+    wanted = torch.autograd.grad((right * grad.flatten(0, 1)).sum(), seen)[0]
+    assert torch.equal(unpool(grad, x.relu())[0], wanted)
 
 
 def check_the_gradient_of_the_mean():

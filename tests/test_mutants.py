@@ -262,8 +262,8 @@ MUTANTS = {
     "kernels: the shortcut comes to all pixels": ("lab/convolutions.py",
         "even = here & (row % 2 == 0) & (across % 2 == 0)", "even = here & (row % 2 == 0)",
         "test_convolutions.py -k check_the_gradient_by"),
-    "kernels: pooling gives to the last": ("lab/layers.py", "upper, lower = a >= b, c >= d",
-        "upper, lower = a > b, c >= d", "test_convolutions.py -k check_pooling"),
+    "kernels: pooling gives to the last": ("lab/layers.py", "upper, lower = (a >= b)",
+        "upper, lower = (a > b)", "test_convolutions.py -k check_pooling"),
     "lab: biases are penalised": ("lab/engine.py", "param.ndim > 3",
         "param.ndim > 2", "test_engine.py -k mixed_methods and softmax"),
     "lab: a late divergence unseen": (

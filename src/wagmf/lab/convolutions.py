@@ -8,6 +8,10 @@ tensor cores have time for that.
 
 What would have to read a result again is done before it is written: bias and ReLU, the sums that batch normalisation
 needs, and on the way back the gradient that came by the shortcut and that of ReLU.
+
+Those weights do not hide what is not finite, since 0 · ∞ is not a number: an infinite pixel, or one that is not a
+number, spoils all pixels of every cell whose window it lies in, also those that the convolution itself would leave
+alone. They are pixels of the same image and the same replica.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from wagmf.arguments import refuse
 from wagmf.lab.launching import floats, launch
 
 __all__ = ["convolve", "correlate"]
@@ -85,18 +90,21 @@ def convolve(
 ) -> tuple[Tensor, Tensor]:
     """The images x convolved with weights [R, out, in, 3, 3] or [R, out, in, 1, 1], and sums over their pixels.
 
-    Where there are fewer sets of images than of weights, neighbouring replicas share them. ``back`` is the size of the
-    images whose gradient this is, given that of their convolution: x. Then comes, of what is given: ReLU after adding
-    the ``bias``; the gradient ``skip`` that came by a shortcut; 0 where ``gate`` is not above 0, or where
-    ``coefficients`` make ReLU of ``beside`` 0. The sums [R, rows, 2, channels], to be added up over rows, are those of
-    the result and of its product with ``beside``, or of its square; without ``summed`` there are no rows.
+    There are 16, 32 or 64 channels, before and after; the ``stride`` is 1, or 2 for 3 × 3 pixels. Where there are fewer
+    sets of images than of weights, neighbouring replicas share them. ``back`` is the size of the images whose gradient
+    this is, given that of their convolution: x. Then comes, of what is given: ReLU after adding the ``bias``; the
+    gradient ``skip`` that came by a shortcut; 0 where ``gate`` is 0 or below, or where ``coefficients`` make ReLU of
+    ``beside`` 0. The sums [R, rows, 2, channels], to be added up over rows, are those of the result and of its product
+    with ``beside``, or of its square; without ``summed`` there are no rows.
 
     >>> x, weight = torch.empty(2, 128, 32, 32, 16, device="meta"), torch.empty(8, 32, 16, 3, 3, device="meta")
     >>> convolve(x, weight, stride=2)[0].shape  # four replicas see the same images
     torch.Size([8, 128, 16, 16, 32])
     """
     (images, height, width, channels), (R, *_, size) = x.shape[1:], weight.shape
-    out_channels, tiles = weight.shape[2 if back else 1], _CONVOLVE[channels]
+    out_channels = weight.shape[2 if back else 1]
+    _check(R, size, stride, (channels, out_channels), x, skip, gate, beside)
+    tiles = _CONVOLVE[channels]
     cells = _cells(size, stride, tiles.tall, back is not None)
     high, wide = back or (-(-height // stride), -(-width // stride))
     programs = -(-cells.number(images, high, wide) // tiles.block)
@@ -119,6 +127,7 @@ def correlate(x: Tensor, grad: Tensor, size: int, stride: int = 1) -> Tensor:
     torch.Size([8, 32, 16, 3, 3])
     """
     (R, images, high, wide, out_channels), (height, width, channels) = grad.shape, x.shape[2:]
+    _check(R, size, stride, (channels, out_channels), x, grad)
     tiles = _CORRELATE[channels] if out_channels <= channels or size == 1 else _WIDENING
     cells = _cells(size, stride, tiles.tall, back=False)
     together = tiles.together if cells.rows == 4 else 1
@@ -135,6 +144,22 @@ def correlate(x: Tensor, grad: Tensor, size: int, stride: int = 1) -> Tensor:
     grid = (size * size, R, -(-channels * out_channels // _PAIRS))
     launch(_gather, grid, parts, slope, splits, size, channels, out_channels, *cells[:4], stride, _PAIRS)
     return slope
+
+
+def _check(replicas: int, size: int, stride: int, channels: tuple[int, int], x: Tensor, *others: Tensor | None) -> None:
+    """Refuse what the kernels would make something else of, without a word."""
+    if size not in (1, 3):
+        refuse("size", size, "a convolution is of 1 × 1 or of 3 × 3 pixels")
+    if stride not in ((1, 2) if size == 3 else (1,)):
+        refuse("stride", stride, "it must be 1, or 2 for a convolution of 3 × 3 pixels")
+    if replicas % len(x):
+        refuse("sets of images", len(x), f"as many of the {replicas} replicas must see each of them")
+    for number in channels:
+        if number not in _CONVOLVE:
+            refuse("channels", number, f"images must have {', '.join(map(str, _CONVOLVE))} of them")
+    for images in (x, *others):
+        if images is not None and not images.is_contiguous():
+            refuse("strides of images", images.stride(), "they must be contiguous, channels last")
 
 
 def _laid(weight: Tensor, dtype: torch.dtype, cells: _Cells, back: bool) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from wagmf.arguments import integer
 from wagmf.lab.launching import floats, launch
 
 __all__ = ["blend", "pool", "settle", "settle_back", "spread", "unpool"]
@@ -41,12 +42,14 @@ def settle(
 ) -> tuple[Tensor, Tensor]:
     """Batch normalisation by the sums of ``count`` pixels, as coefficients of :func:`blend`; moves running averages.
 
-    Returned with it are mean and 1/deviation, [R, 2, channels], for :func:`settle_back`.
+    Returned with it are mean and 1/deviation, [R, 2, channels], for :func:`settle_back`. A single pixel has no
+    variance, and is refused.
 
     >>> weight = torch.empty(8, 16, device="meta")
     >>> settle(torch.empty(8, 99, 2, 16, device="meta"), 10**5, weight, weight, weight, weight, 1e-3, 0.99)[0].shape
     torch.Size([8, 3, 16])
     """
+    integer("count", count, least=2)
     R, rows, _, channels = sums.shape
     coefficients, found = floats(sums, R, 3, channels), floats(sums, R, 2, channels)
     launch(
@@ -101,6 +104,8 @@ def pool(x: Tensor) -> Tensor:
 
 def unpool(grad: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """The gradient of pool(relu(·)), where relu(·) is x: to the first of the largest; and its sums [R, rows, channels].
+
+    As in :func:`pool`, what is not a number is larger than any.
 
     >>> x, grad = torch.empty(8, 128, 9, 9, 32, device="meta"), torch.empty(8, 128, 4, 4, 32, device="meta")
     >>> unpool(grad, x)[0].shape
@@ -258,9 +263,9 @@ def _unpool(
     slope = tl.load(grad + r * pixels * CHANNELS + p[:, None] * CHANNELS + channel[None, :], mask=here, other=0.0)
     a, b = tl.load(x + at, mask=here, other=0.0), tl.load(x + at + CHANNELS, mask=here, other=0.0)
     c, d = tl.load(x + under, mask=here, other=0.0), tl.load(x + under + CHANNELS, mask=here, other=0.0)
-    upper, lower = a >= b, c >= d
+    upper, lower = (a >= b) | (a != a), (c >= d) | (c != c)
     top, low = tl.where(upper, a, b), tl.where(lower, c, d)
-    above = top >= low
+    above = (top >= low) | (top != top)
     slope = tl.where(tl.where(above, top, low) <= 0, 0.0, slope)
     tl.store(out + at, tl.where(above & upper, slope, 0.0), mask=here)
     tl.store(out + at + CHANNELS, tl.where(above & (upper == 0), slope, 0.0), mask=here)

@@ -2,7 +2,8 @@
 
 Those of :mod:`wagmf.lab.convolutions` and :mod:`wagmf.lab.layers`.
 
-In bfloat16 alone: there it is faster than compiling the formulas of :mod:`wagmf.lab.models`, whose results these are.
+In bfloat16 alone: there it is faster than compiling the formulas of :mod:`wagmf.lab.models`, whose results these are
+up to rounding.
 """
 
 from collections.abc import Mapping
@@ -22,7 +23,9 @@ Tensors = Mapping[str, Tensor]
 
 
 def fit(x: Tensor) -> bool:
-    """Whether images x [S, images, channels, ...] are for these kernels: in bfloat16, on a GPU that Triton knows.
+    """Whether images x [S, images, channels, ...] are for these kernels: in bfloat16, on a GPU, of at most 7 channels.
+
+    And whether Triton is installed in a version that works; whether it knows this GPU is not asked.
 
     >>> fit(torch.zeros(1, 2, 3, 8, 8))
     False
@@ -61,7 +64,8 @@ def _of_patches(weight: Tensor) -> Tensor:
 
 
 def _apply(trunk: Any, *arguments: Any) -> Tensor:
-    return trunk.apply(*arguments)
+    """With whether a gradient may be asked for: a trunk cannot find out, since it is computed without."""
+    return trunk.apply(torch.is_grad_enabled(), *arguments)
 
 
 _uncompiled: Any = torch.compiler.disable(_apply)  # the kernels are: what compiles the rest goes around them
@@ -93,7 +97,7 @@ class _ResNet20(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, model: Any, b: Tensors, seen: Tensor, training: bool, names: list[str], *params: Tensor
+        ctx: Any, keep: bool, model: Any, b: Tensors, seen: Tensor, training: bool, names: list[str], *params: Tensor
     ) -> Tensor:
         p = {name: param.flatten(0, 1) for name, param in zip(names, params, strict=True)}
         norms = {name: _Norm(model, p, b, name, training) for name in model.convolutions}
@@ -108,7 +112,8 @@ class _ResNet20(torch.autograd.Function):
             y = blend(z1, None, first.coefficients(sums, _pixels(z1)), relu=True)
             z2, sums = convolve(y, second.filters, summed=training)
             after = blend(z2, h, second.coefficients(sums, _pixels(z2)), relu=True)
-            blocks.append((first, second, stride, z, h, z1, y, z2, after))
+            if keep:
+                blocks.append((first, second, stride, z, h, z1, y, z2, after))
             z, h = z2, after
         ctx.kept = names, norms["stem"], seen, blocks, [param.shape for param in params]
         return h.flatten(2, 3).mean(2)
@@ -133,7 +138,7 @@ class _ResNet20(torch.autograd.Function):
         dz = blend(g, z, stem.back(sums, _pixels(z), slopes), relu=False)
         slopes["stem.conv.weight"] = correlate(seen, dz, 1)[:, :, : stem.filters[0, 0].numel(), 0, 0]
         found = [slopes[name].reshape(shape) for name, shape in zip(names, shapes, strict=True)]
-        return None, None, None, None, None, *found
+        return None, None, None, None, None, None, *found
 
 
 class _Norm:
@@ -142,7 +147,9 @@ class _Norm:
     def __init__(self, model: Any, p: Tensors, b: Tensors, name: str, training: bool) -> None:
         self.name, self.training, self.eps, self.momentum = name, training, model.eps, model.momentum
         self.filters, self.weight, self.bias = (p[f"{name}.{kind}"] for kind in ("conv.weight", *_SCALES))
-        self.mean, self.var = (b[f"{name}.norm.running_{kind}"].flatten(0, 1) for kind in ("mean", "var"))
+        # Views: where a buffer could only be flattened into a copy, its running averages would stand still.
+        kept = (b[f"{name}.norm.running_{kind}"] for kind in ("mean", "var"))
+        self.mean, self.var = (average.view(-1, average.shape[-1]) for average in kept)
 
     def coefficients(self, sums: Tensor, count: int) -> Tensor:
         """Those of the batch, or in evaluation those of the running averages."""
@@ -181,13 +188,13 @@ class _CNN(torch.autograd.Function):
     """relu(conv + bias) four times, after the second and the fourth the pooling."""
 
     @staticmethod
-    def forward(ctx: Any, seen: Tensor, *params: Tensor) -> Tensor:
+    def forward(ctx: Any, keep: bool, seen: Tensor, *params: Tensor) -> Tensor:
         weights, biases = ([param.flatten(0, 1) for param in params[k::2]] for k in (0, 1))
         inputs, outputs, h = [], [], seen
         for number, (weight, bias) in enumerate(zip(weights, biases, strict=True), 1):
-            inputs.append(h)
+            inputs += [h] if keep else []
             h, _ = convolve(h, weight if number > 1 else _of_patches(weight), bias=bias)
-            outputs.append(h)
+            outputs += [h] if keep else []
             h = pool(h) if number % 2 == 0 else h
         ctx.kept = weights, inputs, outputs, [param.shape for param in params]
         return h
@@ -205,4 +212,4 @@ class _CNN(torch.autograd.Function):
             if number == 4:
                 g, _ = convolve(g, weights[2], back=first.shape[2:4])
         slopes[-1] = slopes[-1][:, :, : weights[0][0, 0].numel(), 0, 0]
-        return None, *(slope.reshape(shape) for slope, shape in zip(reversed(slopes), shapes, strict=True))
+        return None, None, *(slope.reshape(shape) for slope, shape in zip(reversed(slopes), shapes, strict=True))
