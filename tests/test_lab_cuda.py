@@ -4,9 +4,10 @@ import io
 
 import pytest
 import torch
+from kernels import BESIDES, LAYERS, SIZES, Kernels
 from twins import F32, F64, SHAPES, Twin, made_data, model_of, off, problem_of
 
-from wagmf.lab import models
+from wagmf.lab import models, trunks
 from wagmf.lab.batches import Augmentation, Batches
 from wagmf.lab.engine import METRICS, Stack
 from wagmf.lab.noise import Noise, bits
@@ -64,9 +65,12 @@ def test_half_precision_learns_what_single_does(model):
         assert off(torch.stack(half.curves[metric]), torch.stack(single.curves[metric])) < 0.1, metric
 
 
-@pytest.mark.parametrize("model", ["mlp", "cnn"])
-def test_a_replica_that_overflows_leaves_the_others_alone(model):
-    problem = problem_of(model, **settings(precision="float32"))
+OVERFLOWS = [("mlp", "float32"), ("cnn", "float32"), ("cnn", "bfloat16"), ("resnet20", "bfloat16")]
+
+
+@pytest.mark.parametrize(("model", "precision"), OVERFLOWS)
+def test_a_replica_that_overflows_leaves_the_others_alone(model, precision):
+    problem = problem_of(model, **settings(precision=precision))
     mine = trained(problem, [ARMS[0], Arm("ogd", 1e30), ARMS[2]])
     right = trained(problem, [ARMS[0], Arm("ogd", 1e-3), ARMS[2]])
     assert mine.diverged.tolist() == [[0, 1, 0], [0, 1, 0]]
@@ -77,6 +81,42 @@ def test_a_replica_that_overflows_leaves_the_others_alone(model):
     for metric in METRICS:
         assert torch.stack(mine.curves[metric])[:, :, 1].isnan().all()
         assert torch.stack(mine.curves[metric])[:, :, [0, 2]].isfinite().all()
+
+
+@pytest.mark.parametrize("model", ["cnn", "resnet20"])
+def test_networks_in_half_precision_are_for_the_kernels(model):
+    """Which the tests around this one are to reach."""
+    assert trunks.fit(torch.zeros(1, 2, *SHAPES[model], dtype=torch.bfloat16, device="cuda"))
+    assert not trunks.fit(torch.zeros(1, 2, *SHAPES[model], device="cuda"))
+
+
+HALF = Kernels("cuda", torch.bfloat16, 2**-7)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_convolutions_in_half_precision(layer, size):
+    """Of numbers that are rounded already, beside those of float64."""
+    torch.manual_seed(0)
+    HALF.convolution(size, *layer)
+    HALF._replace(replicas=4).convolution(size, *layer, shared=2)
+
+
+@pytest.mark.parametrize(("what", "arguments"), BESIDES)
+def test_what_lies_between_convolutions_in_half_precision(what, arguments):
+    torch.manual_seed(0)
+    getattr(HALF, what)(*arguments)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@pytest.mark.parametrize("precision", ["float64", "bfloat16"])
+def test_stacks_on_the_second_device_are_those_of_the_first(precision):
+    problem = problem_of("cnn", **settings(precision=precision))
+    first, second = trained(problem, ARMS), trained(problem, ARMS, "cuda:1")
+    assert second._graph is not None
+    for name, value in first.params.items():
+        assert second.params[name].device == torch.device("cuda", 1)
+        assert off(second.params[name], value) < 1e-2, name
 
 
 def test_a_stack_goes_on_exactly():
