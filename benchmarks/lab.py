@@ -23,10 +23,11 @@ import torch
 from torch.nn import functional as F
 
 import wagmf.torch
-from wagmf.lab import sweep
+from wagmf.lab import planning
 from wagmf.lab.batches import order
 from wagmf.lab.data import Dataset, load
 from wagmf.lab.engine import Stack
+from wagmf.lab.environment import environment as surroundings
 from wagmf.lab.models import initial, zoo
 from wagmf.lab.plain import plain
 from wagmf.lab.spec import Arm, Problem
@@ -176,7 +177,7 @@ def measure(name, rounds):
     model = zoo(kind, data.shape, data.classes, **options)
     problem = Problem("any", kind, shift=0.1 if GPU else 0.0, flip=GPU)
     arms = [Arm(method, 1e-3 * 1.5**k) for method in PAPER_METHODS for k in range(rates)]
-    size = len(arms) * seeds if GPU else min(len(arms) * seeds, sweep.stack_size(problem, model, DEVICE))
+    size = len(arms) * seeds if GPU else min(len(arms) * seeds, planning.stack_size(problem, model, DEVICE))
     seeds = min(seeds, size)
     single = Single(model, data)
     began = time.perf_counter()
@@ -192,7 +193,7 @@ def measure(name, rounds):
 
 
 def environment():
-    known = sweep.environment(DEVICE)
+    known = surroundings(DEVICE)
     told = {name: known[name] for name in ("device", "threads", "torch", "python")}
     return told | {"on": "GPU" if GPU else "CPU", "date": datetime.now(UTC).date().isoformat()}
 

@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from wagmf.lab import engine, files, records, sweep
+from wagmf.lab import checkpoints, engine, files, planning, records, sweep
 from wagmf.lab.records import Records
 from wagmf.lab.spec import experiment
 
-ROOMS = {room.__file__ for room in (engine, files, records, sweep)}
+ROOMS = {room.__file__ for room in (checkpoints, engine, files, planning, records, sweep)}
 # Each is trained in stacks of its own; of ours, of others', with dropout; one diverges.
 TABLES = (
     {"name": "deep", "model": "mlp", "width": 5, "methods": ["adam", "wada"]},
@@ -44,7 +44,7 @@ def ready(*tables, data=None, **more):
     common = {"dataset": "made", "model": "softmax", "methods": ["adam"], "lrs": [0.01, 0.1], "seeds": 2}
     common |= {"epochs": 4, "batch": 8}
     experiments = [experiment({**common, **table, **more}) for table in tables or ({},)]
-    return sweep.prepare(experiments, "cpu", sources={"made": data or vectors()})
+    return planning.prepare(experiments, "cpu", sources={"made": data or vectors()})
 
 
 def outcome(path):
@@ -230,14 +230,14 @@ def _while_the_file_is_made():
 
 
 def _between_checkpoints():
-    save = sweep._save
+    save = checkpoints.Checkpoints.save
 
-    def twice(stack, saved):
-        save(stack, saved)
-        if stack.epoch == 2:
+    def twice(self, name, state):
+        save(self, name, state)
+        if state["epoch"] == 2:
             _die()
 
-    sweep._save = twice
+    checkpoints.Checkpoints.save = twice
 
 
 SPOTS = {

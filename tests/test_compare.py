@@ -16,7 +16,7 @@ from twins import one_thread as one_thread
 
 from wagmf.arguments import Refused
 from wagmf.lab import modules as room
-from wagmf.lab import stats, sweep
+from wagmf.lab import planning, stats
 from wagmf.lab.batches import order
 from wagmf.lab.compare import Comparison, compare, prepare_comparison
 from wagmf.lab.data import load
@@ -342,7 +342,7 @@ def test_a_factory_is_found_in_the_working_folder_and_known_by_its_code(here):
         sys.modules.pop("mine_net", None)
         prepared = prepare_comparison("mine_net:net", vectors(), **QUICK)
         assert prepared[0].experiment.name == "mine_net:net on data"
-        known.append(frozenset(sweep.addresses(prepared)))
+        known.append(frozenset(planning.addresses(prepared)))
     assert known[0] == known[1]
     assert known[0].isdisjoint(known[2] | known[3])
     assert known[2].isdisjoint(known[3])
@@ -386,7 +386,7 @@ def test_code_that_is_called_counts(here, old, new, same):
         for name in ("mine_net", "mine_parts"):
             sys.modules.pop(name, None)
         prepared = prepare_comparison("mine_net:net", vectors(), **{**QUICK, "methods": ["mine_parts.Mine"]})
-        known.append(set(sweep.addresses(prepared)))
+        known.append(set(planning.addresses(prepared)))
     assert (known[0] == known[1]) == same
     assert same or known[0].isdisjoint(known[1])
 
@@ -533,7 +533,7 @@ def test_data_of_every_kind(data, tmp_path):
     assert list(result.records.experiments) == [f"softmax on {names[data]}"]
     assert sorted(set(result.records.runs["seed"])) == [2, 3]
     (run,) = ready({"methods": ["wada"], "lrs": [0.1], "seeds": [2], "epochs": 1})
-    assert set(sweep.addresses([run])) <= set(result.records.runs["key"])  # whatever it is called, it is the same
+    assert set(planning.addresses([run])) <= set(result.records.runs["key"])  # whatever it is called, it is the same
 
 
 def test_options_of_optimizers_count():

@@ -2,10 +2,8 @@
 
 import io
 import math
-from types import SimpleNamespace
 
 import pytest
-import torch
 from rich.console import Console
 from sweeps import ready, stop_after, vectors
 from torch import nn
@@ -14,7 +12,8 @@ from twins import one_thread as one_thread
 from wagmf.lab import live as room
 from wagmf.lab.compare import compare, prepare_comparison
 from wagmf.lab.live import LiveView
-from wagmf.lab.sweep import plan, sweep
+from wagmf.lab.planning import plan
+from wagmf.lab.sweep import Epoch, sweep
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -97,16 +96,9 @@ def test_a_screen_shows_the_best_of_each_method(tmp_path):
     assert "runs are recorded" not in said(out)  # the bar says so
 
 
-class Shown:
-    """What a stack of two seeds and two arms shows of itself: losses whose mean over the seeds is this."""
-
-    def __init__(self, epoch, losses):
-        rows = torch.tensor([[loss - 0.25 for loss in losses], [loss + 0.25 for loss in losses]], dtype=torch.float64)
-        self.curves = {"train_loss": [rows + 9, rows], "test_accuracy": [rows, 1 - rows]}
-        self.epoch, self.batches = epoch, SimpleNamespace(steps=3)
-
-    def __len__(self):
-        return 4
+def shown(number, losses):
+    """An epoch of two seeds and two arms, of three steps each."""
+    return Epoch(number, 12, tuple(losses), tuple(1 - loss for loss in losses))
 
 
 def test_the_best_so_far_is_the_best_of_this_epoch():
@@ -123,7 +115,7 @@ def test_the_best_so_far_is_the_best_of_this_epoch():
         ([0.7, 0.6], (0.6, 0.1)),
         ([0.7, math.nan], (0.7, 0.01)),
     ):
-        view.trained(work, Shown(1, losses))
+        view.trained(work, shown(1, losses))
         assert view._best() == [("one", "adam", right[1], pytest.approx(right[0]), pytest.approx(1 - right[0]))]
 
 
@@ -132,11 +124,11 @@ def test_the_best_method_is_shown_first_and_one_that_diverged_last():
     for methods, losses in ((["adam"], [math.nan, math.nan]), (["amsgrad"], [0.7, 0.9]), (["wada"], [0.9, 0.5])):
         (work,) = plan(ready({"name": "one", "methods": methods}), set())
         view.planned([work], 0)
-        view.trained(work, Shown(1, losses))
+        view.trained(work, shown(1, losses))
     assert [row[1:3] for row in view._best()] == [("wada", 0.1), ("amsgrad", 0.01), ("adam", 0.01)]
 
 
-def test_the_rate_is_that_of_this_stack(monkeypatch):
+def test_the_rate_is_that_of_all_stacks_under_way(monkeypatch):
     prepared = ready({"name": "one"})
     (work,) = plan(prepared, set())
     times = iter([100.0, 102.0, 104.0])
@@ -144,17 +136,38 @@ def test_the_rate_is_that_of_this_stack(monkeypatch):
     view = LiveView(console())
     view.planned([work], 0)
     view.begun(work, 2)
-    view.trained(work, Shown(3, [0.5, 0.6]))
+    view.trained(work, shown(3, [0.5, 0.6]))
     assert view._rate == "6 steps/s"  # 3 steps of 4 replicas in 2 seconds
-    view.trained(work, Shown(4, [0.5, 0.6]))
+    view.trained(work, shown(4, [0.5, 0.6]))
     assert view._rate == "6 steps/s"
     assert view._current == "one: 4 replicas, epoch 4 of 4"
 
 
+def test_several_stacks_may_be_under_way_and_one_may_be_lost(monkeypatch):
+    works = plan(ready({"name": "one"}, {"name": "two", "methods": ["wada"]}), set())
+    now = [100.0]
+    monkeypatch.setattr(room.time, "perf_counter", lambda: now[0])
+    view = LiveView(console())
+    view.planned(works, 0)
+    for work in works:
+        view.begun(work, 0)
+    now[0] = 102.0
+    for work in works:
+        view.trained(work, shown(1, [0.5, 0.6]))
+    assert view._rate == "12 steps/s"  # of both
+    assert view._bars.tasks[0].completed == 8
+    view.begun(works[0], 0)  # again: its worker was lost
+    assert view._bars.tasks[0].completed == 4
+    view.finished(works[1], [])
+    now[0] = 103.0
+    view.trained(works[0], shown(1, [0.5, 0.6]))
+    assert view._rate == "12 steps/s"  # of the one that is left
+
+
 def test_before_anything_is_planned_there_is_something_to_see():
-    shown = console()
-    shown.print(LiveView(shown)._render())
-    assert "Best so far" in said(shown)
+    out = console()
+    out.print(LiveView(out)._render())
+    assert "Best so far" in said(out)
 
 
 def test_text_is_printed_as_it_is():

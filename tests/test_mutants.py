@@ -287,9 +287,9 @@ MUTANTS = {
     "lab: a run recorded twice is replaced": ("lab/records.py", '"INSERT OR IGNORE INTO runs',
         '"INSERT OR REPLACE INTO runs', "test_records.py -k first_stays"),
     "lab: a grown grid begins anew": (
-        "lab/sweep.py", "_resumed(plan(prepared, records.find(wanted)), prepared, records, folder)",
+        "lab/sweep.py", "_resumed(plan(prepared, records.find(wanted)), prepared, desk)",
         "plan(prepared, records.find(wanted))", "test_sweep.py -k though_the_grid"),
-    "lab: the zoo instead of one's own": ("lab/sweep.py", " and problem.model not in factories:",
+    "lab: the zoo instead of one's own": ("lab/planning.py", " and problem.model not in factories:",
         ":", "test_sweep.py -k called_like"),
     "lab: half precision is left off": ("lab/modules.py", "enabled=low,",
         "enabled=False,", "test_compare.py -k half_precision"),

@@ -23,10 +23,10 @@ from wagmf.lab.claims import verdicts
 from wagmf.lab.evidence import gather, minutes, significance_table
 from wagmf.lab.paper import BASELINES, OURS, PAIRS, PANELS
 from wagmf.lab.paper_runs import archive_of, paper_experiments, quickly, train
+from wagmf.lab.planning import prepare
 from wagmf.lab.records import Records, Run, archive, restore
 from wagmf.lab.reproduction import rebuild
 from wagmf.lab.spec import METRICS, experiment
-from wagmf.lab.sweep import prepare
 from wagmf.lab.tuning import COARSE
 from wagmf.lab.walks import unpack_walks
 from wagmf.methods import PAPER_METHODS

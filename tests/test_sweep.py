@@ -18,11 +18,13 @@ from sweeps import TABLES, left_over, outcome, ready, vectors
 from twins import one_thread as one_thread
 
 from wagmf.arguments import Refused
+from wagmf.lab import environment, planning
 from wagmf.lab import sweep as room
 from wagmf.lab.engine import Stack
+from wagmf.lab.planning import addresses, plan, prepare, stack_size
 from wagmf.lab.records import METRICS, Records
 from wagmf.lab.spec import experiment
-from wagmf.lab.sweep import Watch, addresses, plan, prepare, stack_size, sweep
+from wagmf.lab.sweep import Watch, sweep
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -335,7 +337,7 @@ def test_small_stacks_give_what_one_stack_gives_and_are_cut_alike_each_time(path
     of = prepared[0]
     one = of.model.activations * 8 * 4
     for cache in (7 * one, 2 * one, 1):
-        monkeypatch.setattr(room, "_CACHE", cache)
+        monkeypatch.setattr(planning, "_CACHE", cache)
         size = stack_size(of.experiment.problem, of.model, "cpu")
         assert size == max(1, cache // one)
         works = plan(prepared, set())
@@ -346,7 +348,7 @@ def test_small_stacks_give_what_one_stack_gives_and_are_cut_alike_each_time(path
         for done in (works[:1], works[1:2], works[2:]):
             keys = {key for work in done for key in work.keys}
             assert plan(prepared, keys) == [work for work in works if work not in done]
-    monkeypatch.setattr(room, "_CACHE", 7 * one)
+    monkeypatch.setattr(planning, "_CACHE", 7 * one)
     stopping[0] = 6
     with pytest.raises(Stop):
         sweep(prepared, path, every=1)
@@ -362,11 +364,11 @@ def test_small_stacks_give_what_one_stack_gives_and_are_cut_alike_each_time(path
 
 def test_memory_bounds_stacks_where_it_is_little_or_unknown(monkeypatch):
     (of,) = ready()
-    monkeypatch.setattr(room, "_memory", lambda: 1000)
+    monkeypatch.setattr(planning, "memory_of", lambda device: 1000)
     assert stack_size(of.experiment.problem, of.model, "cpu") == 1
     monkeypatch.undo()
-    monkeypatch.setattr(room.os, "sysconf", lambda name: (_ for _ in ()).throw(ValueError(name)))
-    assert room._memory() == 4 << 30
+    monkeypatch.setattr(planning.os, "sysconf", lambda name: (_ for _ in ()).throw(ValueError(name)))
+    assert planning.memory_of("cpu") == 4 << 30
 
 
 def test_two_experiments_that_are_one_are_trained_once(path):
@@ -465,7 +467,7 @@ def test_a_full_disk_is_told_and_costs_nothing_that_is_recorded(path):
     right = whole([*small, *large])
     sweep(small, path)
     kept = outcome(path)
-    with pytest.raises(Refused, match=r"runs\.db\.stacks.*\.pt: the checkpoint cannot be written: .*make room"):
+    with pytest.raises(Refused, match=r"runs\.db\.stacks: the checkpoint cannot be written: .*make room"):
         limited_to(100_000, lambda: sweep([*small, *large], path, every=1))
     assert outcome(path) == kept
     assert [name for name in left_over(path) if name.endswith(".pt")] == []
@@ -589,10 +591,10 @@ def test_a_function_that_is_called_like_a_model_of_the_zoo_is_not_taken_for_it()
 def test_runs_tell_what_they_were_made_with(path, monkeypatch):
     sweep(ready(), path)
     run = Records(path).runs()[0]
-    assert run.environment == room.environment("cpu")
+    assert run.environment == environment.environment("cpu")
     assert run.environment["torch"] == torch.__version__
     assert run.environment["threads"] == "1"
     assert run.step_ms > 0
     assert run.way == "stacked, 4 replicas"
-    monkeypatch.setattr(room.Path, "read_text", lambda self: (_ for _ in ()).throw(OSError))
-    assert room._processor()
+    monkeypatch.setattr(environment.Path, "read_text", lambda self: (_ for _ in ()).throw(OSError))
+    assert environment._processor()

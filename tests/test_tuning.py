@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from wagmf.arguments import Refused
 from wagmf.cli import app
 from wagmf.lab.compare import compare
+from wagmf.lab.planning import prepare
 from wagmf.lab.records import Records
 from wagmf.lab.spec import Arm, Tuning, experiment
-from wagmf.lab.sweep import prepare
 from wagmf.lab.tuning import COARSE, next_rates, recorded, search, tune
 
 GRID = (0.01, 0.0316, 0.1, 0.316, 1.0)

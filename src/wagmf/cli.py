@@ -193,8 +193,8 @@ def _sweep(
     from where it was last saved, and the same command continues. Several sweeps on one file share the work.
     """
     _need_the_lab()
+    from wagmf.lab.planning import prepare
     from wagmf.lab.spec import read
-    from wagmf.lab.sweep import prepare
 
     experiments = [each for path in files for each in read(path)]
     rerun = f"wagmf sweep {' '.join(map(shlex.quote, map(str, files)))}"
@@ -340,7 +340,7 @@ def _train_paper(folder: Path, experiments: Path, only: list[str], quick: bool, 
     from wagmf.lab.costs import measure
     from wagmf.lab.live import LiveView
     from wagmf.lab.paper_runs import COSTS, SYNTHETIC, paper_experiments, quickly, train
-    from wagmf.lab.sweep import prepare
+    from wagmf.lab.planning import prepare
 
     found = paper_experiments(experiments, only)
     prepared = prepare([quickly(each) for each in found] if quick else found, device)
@@ -371,10 +371,10 @@ def _run_all(prepared: Any, path: Path, page: Path | None, every: int, criterion
     """Train what is missing behind a live view, then print what came out."""
     from wagmf.lab.compare import compared
     from wagmf.lab.live import LiveView
+    from wagmf.lab.planning import addresses
     from wagmf.lab.records import Records
     from wagmf.lab.report import report as write
     from wagmf.lab.stats import CRITERIA
-    from wagmf.lab.sweep import addresses
     from wagmf.lab.tuning import carry_out
 
     one_of("criterion", criterion, CRITERIA)

@@ -11,9 +11,10 @@ import pandas as pd
 from wagmf.arguments import one_of, refuse
 from wagmf.lab import report as reports
 from wagmf.lab import stats
+from wagmf.lab.planning import Prepared, addresses, prepare
 from wagmf.lab.records import Records, Tables, tables
 from wagmf.lab.spec import experiment
-from wagmf.lab.sweep import Prepared, Watch, addresses, prepare
+from wagmf.lab.sweep import Watch
 from wagmf.lab.tuning import carry_out
 from wagmf.methods import PAPER_METHODS
 

@@ -10,10 +10,10 @@ import torch
 from wagmf.lab.claims import MODELS
 from wagmf.lab.data import Dataset
 from wagmf.lab.engine import Stack
+from wagmf.lab.environment import default_device, environment
 from wagmf.lab.files import write_whole
 from wagmf.lab.models import zoo
 from wagmf.lab.spec import Arm, Problem
-from wagmf.lab.sweep import default_device, environment
 from wagmf.methods import PAPER_METHODS
 
 __all__ = ["measure"]

@@ -4,16 +4,15 @@ import math
 import time
 from typing import Any
 
-import torch
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from wagmf.lab.engine import Stack
+from wagmf.lab.planning import Work
 from wagmf.lab.records import Run
-from wagmf.lab.sweep import Watch, Work
+from wagmf.lab.sweep import Epoch, Watch
 
 __all__ = ["LiveView"]
 
@@ -37,7 +36,8 @@ class LiveView(Watch):
         self._bars = Progress(*columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console)
         self._bar: Any = None
         self._live = Live(console=console, refresh_per_second=4, transient=True, get_renderable=self._render)
-        self._clock = (0.0, 0)
+        self._clocks: dict[str, tuple[float, int]] = {}  # of stacks under way: when it began, and its steps since
+        self._epochs: dict[str, int] = {}  # that are over, of each stack
 
     def __enter__(self) -> "LiveView":
         if self._console.is_terminal:
@@ -62,26 +62,37 @@ class LiveView(Watch):
         """A stack begins, or goes on after an epoch."""
         if epoch:
             self.told(f"{work.prepared.experiment.name}: {len(work.keys)} runs go on after epoch {epoch}.")
-        self._bars.advance(self._bar, len(work.keys) * epoch)
-        self._clock = (time.perf_counter(), epoch)
+        self._advance(work, epoch)
+        self._clocks[work.identity] = (time.perf_counter(), 0)
 
-    def trained(self, work: Work, stack: Stack) -> None:
+    def trained(self, work: Work, epoch: Epoch) -> None:
         """An epoch of a stack is over."""
-        problem = work.prepared.experiment.problem
-        self._bars.advance(self._bar, len(stack))
-        began, before = self._clock
-        steps = (stack.epoch - before) * stack.batches.steps * len(stack)
-        self._rate = f"{steps / max(1e-9, time.perf_counter() - began):,.0f} steps/s"
+        problem, replicas = work.prepared.experiment.problem, len(work.keys)
+        self._advance(work, epoch.number)
+        self._rate = f"{self._steps_a_second(work, epoch.steps):,.0f} steps/s"
         self._current = (
-            f"{work.prepared.experiment.name}: {len(stack)} replicas, epoch {stack.epoch} of {problem.epochs}"
+            f"{work.prepared.experiment.name}: {replicas} replicas, epoch {epoch.number} of {problem.epochs}"
         )
-        losses, hits = (torch.stack(stack.curves[name])[-1].mean(0) for name in ("train_loss", "test_accuracy"))
-        for arm, loss, hit in zip(work.arms, losses.tolist(), hits.tolist(), strict=True):
+        for arm, loss, hit in zip(work.arms, epoch.losses, epoch.hits, strict=True):
             self._latest.setdefault((work.prepared.experiment.name, arm.label), {})[arm.lr] = (loss, hit)
+
+    def _steps_a_second(self, work: Work, more: int) -> float:
+        """Of all stacks under way, one of which has just taken some more."""
+        now = time.perf_counter()
+        began, steps = self._clocks.get(work.identity, (now, 0))
+        self._clocks[work.identity] = (began, steps + more)
+        return sum(steps / max(1e-9, now - began) for began, steps in self._clocks.values())
+
+    def _advance(self, work: Work, epoch: int) -> None:
+        """To so many epochs of a stack: fewer than before, if it was lost and goes on from its checkpoint."""
+        before = self._epochs.get(work.identity, 0)
+        self._epochs[work.identity] = epoch
+        self._bars.advance(self._bar, len(work.keys) * (epoch - before))
 
     def finished(self, work: Work, runs: list[Run]) -> None:
         """Runs are recorded."""
         self.done += len(runs)
+        self._clocks.pop(work.identity, None)
         if not self._console.is_terminal:
             self.told(
                 f"{self.done} of {self.total} runs are recorded; last {work.prepared.experiment.name}, {self._rate}."

@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from wagmf.arguments import Refused, refuse
-from wagmf.lab.engine import Stack
+from wagmf.lab.planning import Prepared, Work
 from wagmf.lab.records import Records, Run, archive, restore, shortened
 from wagmf.lab.spec import Experiment, read
-from wagmf.lab.sweep import Prepared, Watch, Work
+from wagmf.lab.sweep import Epoch, Watch
 from wagmf.lab.tuning import carry_out, recorded, search
 
 __all__ = ["COSTS", "SYNTHETIC", "archive_of", "paper_experiments", "quickly", "train"]
@@ -81,7 +81,7 @@ def train(prepared: list[Prepared], path: Path, archives: Path, *, every: int = 
 
     >>> import tempfile
     >>> from wagmf.lab.spec import experiment
-    >>> from wagmf.lab.sweep import prepare
+    >>> from wagmf.lab.planning import prepare
     >>> table = {"dataset": "digits", "model": "softmax", "methods": ["wada"], "lrs": [0.1], "epochs": 1, "tuning": {}}
     >>> folder = Path(tempfile.mkdtemp())
     >>> train(prepare([experiment(table)]), folder / "runs.db", folder)
@@ -125,8 +125,8 @@ class _Keeping(Watch):
     def begun(self, work: Work, epoch: int) -> None:
         self._watch.begun(work, epoch)
 
-    def trained(self, work: Work, stack: Stack) -> None:
-        self._watch.trained(work, stack)
+    def trained(self, work: Work, epoch: Epoch) -> None:
+        self._watch.trained(work, epoch)
 
     def finished(self, work: Work, runs: list[Run]) -> None:
         self._watch.finished(work, runs)

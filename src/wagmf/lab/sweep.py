@@ -1,106 +1,42 @@
-"""Many stacks: what is left to do, in which stacks, and doing it so that nothing is lost."""
+"""Many stacks: doing what is left, so that nothing is lost."""
 
-import hashlib
 import math
-import os
-import platform
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
-from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
 
-import wagmf
-from wagmf.arguments import Refused, integer, one_of, refuse
-from wagmf.lab.data import Dataset, load
+from wagmf.arguments import Refused, integer
+from wagmf.lab.checkpoints import Checkpoints
 from wagmf.lab.engine import Stack
-from wagmf.lab.files import write_whole
-from wagmf.lab.models import MODELS, Model, zoo
-from wagmf.lab.modules import factory_of, first_line, module, source_of
+from wagmf.lab.environment import environment
+from wagmf.lab.modules import first_line
+from wagmf.lab.planning import Prepared, Work, addresses, identity, missing, plan
 from wagmf.lab.records import Records, Run
-from wagmf.lab.sources import commit
-from wagmf.lab.spec import METRICS, Arm, Experiment, Problem, address
+from wagmf.lab.spec import METRICS, address
 
-__all__ = [
-    "Prepared",
-    "Watch",
-    "Work",
-    "addresses",
-    "default_device",
-    "environment",
-    "plan",
-    "prepare",
-    "stack_size",
-    "sweep",
-]
+__all__ = ["Desk", "Engine", "Epoch", "Watch", "sweep", "train_stack"]
 
-_CACHE = 32 << 20  # bytes of activations that a stack on a CPU may have: about what stays near the cores
-_MEMORY = 0.5  # of all memory, which a stack may take
 _PAUSE = 1.0  # seconds between two looks at what another sweep is at
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """An experiment with its data and its model, on a device.
+class Epoch:
+    """What an epoch of a stack came to: steps, over all replicas, and means over seeds for each arm.
 
-    >>> from wagmf.lab.spec import experiment
-    >>> one = experiment({"dataset": "digits", "model": "softmax", "methods": ["adam"], "lrs": [0.1], "seeds": 2})
-    >>> prepare([one])[0].model.classes
-    10
+    >>> Epoch(number=2, steps=500, losses=(0.3,), hits=(0.9,)).number
+    2
     """
 
-    experiment: Experiment
-    data: Dataset = field(repr=False)
-    model: Model = field(repr=False)
-    device: str
-
-
-@dataclass(frozen=True)
-class Work:
-    """A stack to be trained.
-
-    >>> from wagmf.lab.spec import experiment
-    >>> one = experiment({"dataset": "digits", "model": "softmax", "methods": ["adam"], "lrs": [0.1], "seeds": 2})
-    >>> [len(work.keys) for work in plan(prepare([one]), set())]
-    [2]
-    """
-
-    prepared: Prepared
-    arms: tuple[Arm, ...]
-    seeds: tuple[int, ...]
-
-    @property
-    def keys(self) -> list[str]:
-        """The addresses of its runs, seed by seed."""
-        of = self.prepared
-        problem, digest = of.experiment.problem, of.data.digest
-        return [address(problem, digest, arm, seed)[0] for seed in self.seeds for arm in self.arms]
-
-    @property
-    def identity(self) -> str:
-        """By which its checkpoint is found again."""
-        return _identity(self.keys)
-
-    def halves(self) -> list["Work"]:
-        """The same in two stacks; refuses to halve a single replica."""
-        if len(self.arms) > 1:
-            middle = len(self.arms) // 2
-            return [replace(self, arms=self.arms[:middle]), replace(self, arms=self.arms[middle:])]
-        if len(self.seeds) > 1:
-            middle = len(self.seeds) // 2
-            return [replace(self, seeds=self.seeds[:middle]), replace(self, seeds=self.seeds[middle:])]
-        raise Refused(f"{self.prepared.experiment.name}: not even one replica fits into the memory of the device")
-
-
-def _identity(keys: list[str]) -> str:
-    return hashlib.sha256(" ".join(keys).encode()).hexdigest()[:20]
+    number: int
+    steps: int
+    losses: tuple[float, ...]  # in training
+    hits: tuple[float, ...]  # in the test
 
 
 class Watch:
@@ -115,7 +51,7 @@ class Watch:
     def begun(self, work: Work, epoch: int) -> None:
         """A stack begins, or goes on after an epoch."""
 
-    def trained(self, work: Work, stack: Stack) -> None:
+    def trained(self, work: Work, epoch: Epoch) -> None:
         """An epoch of a stack is over."""
 
     def finished(self, work: Work, runs: list[Run]) -> None:
@@ -125,226 +61,54 @@ class Watch:
         """Something that a person should know."""
 
 
-def default_device() -> str:
-    """The GPU if there is one.
-
-    >>> default_device() in ("cpu", "cuda")
-    True
-    """
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def prepare(
-    experiments: Iterable[Experiment],
-    device: str | None = None,
-    *,
-    sources: Mapping[str, Any] | None = None,
-    factories: Mapping[str, Any] | None = None,
-    progress: bool = True,
-) -> list[Prepared]:
-    """Load the data and try the models of experiments, so that whatever is wrong is found before anything is trained.
-
-    ``sources`` and ``factories`` give data and factories of modules for names that experiments use.
-
-    >>> from wagmf.lab.spec import experiment
-    >>> vectors = {"x_train": [[0.0], [1.0]], "y_train": [0, 1], "x_test": [[0.0]], "y_test": [0]}
-    >>> one = experiment({"dataset": "mine", "model": "softmax", "methods": ["adam"], "lrs": [0.1]})
-    >>> prepare([one], sources={"mine": vectors})[0].data.shape
-    (1,)
-    """
-    device = _device(device)
-    loaded: dict[str, Dataset] = {}
-    prepared = []
-    for each in experiments:
-        _check_name(each.name)
-        try:
-            name = each.problem.dataset
-            if name not in loaded:
-                loaded[name] = load((sources or {}).get(name, name), progress=progress)
-            model, problem = _model(each.problem, loaded[name], factories or {})
-            _try_optimizers(each.arms, model)
-        except Refused as error:
-            raise Refused(f"{each.name}: {error}") from error.__cause__
-        prepared.append(Prepared(replace(each, problem=problem.on(device)), loaded[name], model, device))
-    return prepared
-
-
-def _check_name(name: str) -> None:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        refuse("name", ascii(name), "it must be text: the name of a file may be something else")
-
-
-def _try_optimizers(arms: tuple[Arm, ...], model: Model) -> None:
-    """Refuse an optimizer of somebody else's that cannot be made with its options, or cannot step on this model."""
-    for arm in {(arm.method, arm.options): arm for arm in arms if arm.dotted}.values():
-        params = [torch.zeros(shape, requires_grad=True) for shape in model.shapes.values()]
-        for param in params:
-            param.grad = torch.zeros_like(param)
-        try:
-            arm.optimizer([{"params": params, "lr": arm.lr}], **dict(arm.options)).step()
-        except Exception as error:  # whatever it may raise
-            refuse("method", arm.label, f"it cannot train this model: {first_line(error)}")
-
-
-def _device(device: str | None) -> str:
-    device = device or default_device()
-    one_of("device", device.partition(":")[0], ("cpu", "cuda"))
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        refuse("device", device, "this machine, or this build of torch, has no GPU: use cpu")
-    return device
-
-
-def _model(problem: Problem, data: Dataset, factories: Mapping[str, Any]) -> tuple[Model, Problem]:
-    """The model, and the problem with what the model adds to it: the version of its code."""
-    if problem.model in MODELS and problem.model not in factories:
-        return zoo(problem.model, data.shape, data.classes, **dict(problem.options)), problem
-    if problem.model not in factories and ":" not in problem.model:
-        one_of("model", problem.model, [*MODELS, "module:factory"])
-    if problem.options:
-        refuse("model option", problem.options[0][0], "a module of one's own has its options in its factory")
-    factory = factories.get(problem.model) or factory_of(problem.model)
-    batch = min(problem.batch, len(data.y_train))
-    return module(factory, data.shape, data.classes, batch), replace(problem, options=(("source", source_of(factory)),))
-
-
-# ---------------------------------------------------------------- what is left to do
-
-
-def addresses(prepared: Iterable[Prepared]) -> dict[str, list[str]]:
-    """The address of every run that experiments consist of, and the names of those it belongs to.
-
-    >>> from wagmf.lab.spec import experiment
-    >>> one = experiment({"dataset": "digits", "model": "softmax", "methods": ["adam"], "lrs": [0.1], "seeds": 2})
-    >>> list(addresses(prepare([one])).values())
-    [['softmax on digits'], ['softmax on digits']]
-    """
-    found: dict[str, list[str]] = {}
-    for each in prepared:
-        for key in Work(each, each.experiment.arms, each.experiment.seeds).keys:
-            found.setdefault(key, []).append(each.experiment.name)
-    return found
-
-
-def plan(prepared: Iterable[Prepared], done: set[str]) -> list[Work]:
-    """The stacks that train what is not done: products of arms and seeds, as large as the device likes them.
-
-    >>> from wagmf.lab.spec import experiment
-    >>> one = experiment({"dataset": "digits", "model": "softmax", "methods": ["adam"], "lrs": [0.1, 0.2], "seeds": 2})
-    >>> ready = prepare([one])
-    >>> [len(work.keys) for work in plan(ready, {next(iter(addresses(ready)))})]
-    [1, 2]
-    """
-    works, seen = [], set(done)
-    for each in prepared:
-        for arms, seeds in _blocks(each):
-            block = Work(each, arms, seeds)
-            works += _missing(block, seen)
-            seen |= set(block.keys)
-    return works
-
-
-def _missing(work: Work, done: set[str]) -> list[Work]:
-    """What is left of a stack: arms that miss the same seeds are trained together."""
-    problem, digest = work.prepared.experiment.problem, work.prepared.data.digest
-    together: dict[tuple[int, ...], list[Arm]] = {}
-    for arm in work.arms:
-        left = tuple(seed for seed in work.seeds if address(problem, digest, arm, seed)[0] not in done)
-        if left:
-            together.setdefault(left, []).append(arm)
-    return [replace(work, arms=tuple(arms), seeds=seeds) for seeds, arms in together.items()]
-
-
-def _blocks(each: Prepared) -> Iterator[tuple[tuple[Arm, ...], tuple[int, ...]]]:
-    """The whole grid cut into stacks: by what is asked for, not by what is left, so that a second try cuts alike."""
-    size = stack_size(each.experiment.problem, each.model, each.device)
-    seeds = each.experiment.seeds
-    parts = math.ceil(len(seeds) / size)
-    for dotted in (False, True):  # optimizers of others cannot be recorded as a graph: they do not share with ours
-        arms = tuple(arm for arm in each.experiment.arms if arm.dotted == dotted)
-        for some in _even(seeds, parts):
-            for few in _even(arms, math.ceil(len(arms) / max(1, size // len(some)))):
-                yield few, some
-
-
-def _even(things: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
-    """Cut into so many parts of about one size."""
-    width = math.ceil(len(things) / max(1, parts))
-    return [things[k : k + width] for k in range(0, len(things), max(1, width))]
-
-
-def stack_size(problem: Problem, model: Model, device: str) -> int:
-    """How many replicas are trained together.
-
-    On a CPU as many as keep their activations near the cores: a stack saves what each operation costs at least, and
-    once that is small, more replicas only push each other out of the cache. On a GPU as many as fit.
-
-    >>> from wagmf.lab.models import Softmax
-    >>> stack_size(Problem("digits", "softmax"), Softmax((64,), 10), "cpu") > 100
-    True
-    """
-    width = {"bfloat16": 2, "float32": 4, "float64": 8}[problem.on(device).precision]
-    activations = max(1, model.activations * problem.batch * width)
-    weights = 6 * 4 * sum(math.prod(shape) for shape in model.shapes.values())
-    if device == "cpu":
-        return max(1, min(_CACHE // activations, int(_MEMORY * _memory()) // (2 * activations + weights), 512))
-    _, memory = torch.cuda.mem_get_info(device)
-    return max(1, min(int(_MEMORY * memory) // (2 * activations + weights), 256))
-
-
-def _memory() -> int:
-    """All there is, not what is free: that changes, and stacks should not."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):  # not every system tells
-        return 4 << 30
-
-
-# ---------------------------------------------------------------- doing it
-
-
-def sweep(prepared: list[Prepared], path: str | Path, *, every: int = 5, watch: Watch | None = None) -> set[str]:
-    """Train what is missing in the file of records, and return the addresses of all runs that were asked for.
-
-    Runs are recorded stack by stack. A stack is saved every ``every`` epochs beside the file, so that a sweep that was
-    stopped, or killed, goes on from there. Several sweeps on one file share the work.
+@dataclass(frozen=True)
+class Desk:
+    """What an engine works with: where runs are recorded, stacks are locked and saved, and who is told.
 
     >>> import tempfile
-    >>> from wagmf.lab.spec import experiment
-    >>> table = {"dataset": "digits", "model": "softmax", "methods": ["wada"], "lrs": [0.1], "epochs": 1}
     >>> path = Path(tempfile.mkdtemp()) / "runs.db"
-    >>> len(sweep(prepare([experiment(table)]), path)), len(Records(path).runs())
-    (1, 1)
+    >>> Desk(Records(path), path.parent, Checkpoints(path.parent), 5, Watch()).every
+    5
     """
-    integer("every", every, least=1)
-    watch, records = watch or Watch(), Records(path)
-    named = addresses(prepared)
-    wanted = set(named)
-    folder = _stacks_folder(records.path)
-    records.enrol(named)
-    works = _resumed(plan(prepared, records.find(wanted)), prepared, records, folder)
-    watch.planned(works, len(records.find(wanted)))
-    left = list(works)
-    waited = False
-    while left:
-        busy = []
-        while left:
-            work = left.pop(0)
-            lock = _locked(folder, work.identity)
-            if lock is None:
-                busy.append(work)
-                continue
-            with lock:
-                left = _do(work, records, folder, every, watch) + left
-        if busy:
-            if not waited:
-                watch.told("Another sweep trains what is left; waiting for it.")
-            waited = True
-            time.sleep(_PAUSE)
-        left = busy
-    _tidy(folder, records)
-    return wanted
+
+    records: Records
+    folder: Path
+    checkpoints: Checkpoints
+    every: int  # epochs between checkpoints
+    watch: Watch
+
+    def locked(self, name: str) -> AbstractContextManager[None] | None:
+        """A stack for this process alone; None if another one has it, which ends with that process, however it ends."""
+        lock = FileLock(self.folder / f"{name}.lock", timeout=0)
+        try:
+            lock.acquire()
+        except (Timeout, FileNotFoundError):  # the folder: another sweep is tidying it away
+            return None
+        return _released(lock)
+
+    def begun(self, work: Work, epoch: int) -> None:
+        """Note that a stack begins, or goes on."""
+        self.records.attempt(work.keys, epoch)
+        self.watch.begun(work, epoch)
+
+    def finished(self, work: Work, runs: list[Run]) -> None:
+        """Record what came of a stack; its checkpoint has served."""
+        self.records.add(runs)
+        self.checkpoints.drop(work.identity)
+        self.watch.finished(work, runs)
+
+    def halved(self, work: Work) -> list[Work]:
+        """What is done instead of a stack that does not fit into memory."""
+        halves = work.halves()
+        self.watch.told(f"{len(work.keys)} replicas do not fit into memory: two stacks instead.")
+        self.checkpoints.drop(work.identity)
+        return halves
+
+    def wait(self, said: bool) -> None:
+        """For another sweep, which has what is left."""
+        if not said:
+            self.watch.told("Another sweep trains what is left; waiting for it.")
+        time.sleep(_PAUSE)
 
 
 @contextmanager
@@ -355,14 +119,68 @@ def _released(lock: FileLock) -> Iterator[None]:
         lock.release()
 
 
-def _locked(folder: Path, identity: str) -> AbstractContextManager[None] | None:
-    """A stack for this process alone; None if another one has it, which ends with that process, however it ends."""
-    lock = FileLock(folder / f"{identity}.lock", timeout=0)
-    try:
-        lock.acquire()
-    except (Timeout, FileNotFoundError):  # the folder: another sweep is tidying it away
-        return None
-    return _released(lock)
+class Engine:
+    """Who trains stacks, and where they are saved; this one trains them here, one after the other.
+
+    >>> Engine().checkpoints is None  # beside the file of records
+    True
+    """
+
+    checkpoints: str | None = None
+
+    def train(self, works: list[Work], desk: Desk) -> None:
+        """Train all stacks to their ends, and record them."""
+        left, waited = list(works), False
+        while left:
+            busy = []
+            while left:
+                work = left.pop(0)
+                lock = desk.locked(work.identity)
+                if lock is None:
+                    busy.append(work)
+                    continue
+                with lock:
+                    left = _do(work, desk) + left
+            if busy:
+                desk.wait(waited)
+                waited = True
+            left = busy
+
+
+def sweep(
+    prepared: list[Prepared],
+    path: str | Path,
+    *,
+    every: int = 5,
+    watch: Watch | None = None,
+    engine: Engine | None = None,
+) -> set[str]:
+    """Train what is missing in the file of records, and return the addresses of all runs that were asked for.
+
+    Runs are recorded stack by stack. A stack is saved every ``every`` epochs, so that a sweep that was stopped, or
+    killed, goes on from there. Several sweeps on one file share the work. The ``engine`` trains the stacks: in this
+    process, unless it is another.
+
+    >>> import tempfile
+    >>> from wagmf.lab.planning import prepare
+    >>> from wagmf.lab.spec import experiment
+    >>> table = {"dataset": "digits", "model": "softmax", "methods": ["wada"], "lrs": [0.1], "epochs": 1}
+    >>> path = Path(tempfile.mkdtemp()) / "runs.db"
+    >>> len(sweep(prepare([experiment(table)]), path)), len(Records(path).runs())
+    (1, 1)
+    """
+    integer("every", every, least=1)
+    engine, records = engine or Engine(), Records(path)
+    folder = _stacks_folder(records.path)
+    desk = Desk(records, folder, Checkpoints(engine.checkpoints or folder), every, watch or Watch())
+    named = addresses(prepared)
+    wanted = set(named)
+    records.enrol(named)
+    works = _resumed(plan(prepared, records.find(wanted)), prepared, desk)
+    desk.watch.planned(works, len(records.find(wanted)))
+    engine.train(works, desk)
+    _tidy(desk)
+    return wanted
 
 
 def _stacks_folder(path: Path) -> Path:
@@ -375,62 +193,75 @@ def _stacks_folder(path: Path) -> Path:
     return folder
 
 
-def _do(work: Work, records: Records, folder: Path, every: int, watch: Watch) -> list[Work]:
+def _do(work: Work, desk: Desk) -> list[Work]:
     """Train a stack to its end and record it; returns what is to be done instead.
 
     That is something if it does not fit into memory, or if another sweep has recorded some of it meanwhile.
     """
-    done = records.find(work.keys)
+    done = desk.records.find(work.keys)
     if done:
-        return _missing(work, done)
-    saved = folder / f"{work.identity}.pt"
-    for stale in folder.glob(f".{work.identity}-*"):  # half a checkpoint of a process that was killed
-        stale.unlink()
+        return missing(work, done)
     try:
-        stack = _stack(work, saved, watch)
-        records.attempt(work.keys, stack.epoch)
-        watch.begun(work, stack.epoch)
-        while stack.epoch < work.prepared.experiment.problem.epochs:
-            stack.train()
-            watch.trained(work, stack)
-            if stack.epoch % every == 0:
-                _save(stack, saved)
+        runs = train_stack(work, desk.checkpoints, desk.every, _Noting(desk))
     except torch.OutOfMemoryError:
-        halves = work.halves()
-        watch.told(f"{len(work.keys)} replicas do not fit into memory: two stacks instead.")
         torch.cuda.empty_cache()
-        saved.unlink(missing_ok=True)
-        return halves
-    runs = _runs(work, stack)
-    records.add(runs)
-    saved.unlink(missing_ok=True)
-    watch.finished(work, runs)
+        return desk.halved(work)
+    desk.finished(work, runs)
     return []
 
 
-def _stack(work: Work, saved: Path, watch: Watch) -> Stack:
-    of = work.prepared
-    stack = Stack(of.experiment.problem, of.model, of.data, list(work.arms), list(work.seeds), of.device)
-    if saved.exists():
-        try:
-            stack.load_state_dict(torch.load(saved, weights_only=True, map_location=of.device))
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # there is no end to what a damaged file may lead to
-            watch.told(f"{saved} cannot be read and is not used ({first_line(error)}); its stack begins anew.")
-            return Stack(of.experiment.problem, of.model, of.data, list(work.arms), list(work.seeds), of.device)
+class _Noting(Watch):
+    """Beginnings are recorded, and everything is passed on."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.begun, self.trained, self.told = desk.begun, desk.watch.trained, desk.watch.told
+
+
+def train_stack(work: Work, checkpoints: Checkpoints, every: int, watch: Watch) -> list[Run]:
+    """Train a stack to its end, from its checkpoint if there is one, and return its runs.
+
+    >>> import tempfile
+    >>> from wagmf.lab.planning import prepare
+    >>> from wagmf.lab.spec import experiment
+    >>> table = {"dataset": "digits", "model": "softmax", "methods": ["wada"], "lrs": [0.1], "epochs": 1}
+    >>> [work] = plan(prepare([experiment(table)]), set())
+    >>> train_stack(work, Checkpoints(tempfile.mkdtemp()), 5, Watch())[0].experiment
+    'softmax on digits'
+    """
+    checkpoints.clear(work.identity)
+    stack = _stack(work, checkpoints, watch)
+    watch.begun(work, stack.epoch)
+    while stack.epoch < work.prepared.experiment.problem.epochs:
+        stack.train()
+        watch.trained(work, _epoch(stack))
+        if stack.epoch % every == 0:
+            checkpoints.save(work.identity, stack.state_dict())
+    return _runs(work, stack)
+
+
+def _stack(work: Work, checkpoints: Checkpoints, watch: Watch) -> Stack:
+    stack = _fresh(work)
+    try:
+        state = checkpoints.load(work.identity, work.prepared.device)
+        if state is not None:
+            stack.load_state_dict(state)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # there is no end to what a damaged file may lead to
+        name = f"{checkpoints.where}/{work.identity}.pt"
+        watch.told(f"{name} cannot be read and is not used ({first_line(error)}); its stack begins anew.")
+        return _fresh(work)
     return stack
 
 
-def _save(stack: Stack, saved: Path) -> None:
-    try:
-        write_whole(saved, lambda new: torch.save(stack.state_dict(), new))
-    except (OSError, RuntimeError) as error:
-        why = error.strerror if isinstance(error, OSError) else first_line(error)
-        raise Refused(
-            f"{saved}: the checkpoint cannot be written: {why} (make room there and run the same command: "
-            "what is recorded is kept)"
-        ) from error
+def _fresh(work: Work) -> Stack:
+    of = work.prepared
+    return Stack(of.experiment.problem, of.model, of.data, list(work.arms), list(work.seeds), of.device)
+
+
+def _epoch(stack: Stack) -> Epoch:
+    losses, hits = (stack.curves[name][-1].mean(0).tolist() for name in ("train_loss", "test_accuracy"))
+    return Epoch(stack.epoch, stack.batches.steps * len(stack), tuple(losses), tuple(hits))
 
 
 def _runs(work: Work, stack: Stack) -> list[Run]:
@@ -453,11 +284,11 @@ def _runs(work: Work, stack: Stack) -> list[Run]:
     return runs
 
 
-def _resumed(works: list[Work], prepared: list[Prepared], records: Records, folder: Path) -> list[Work]:
+def _resumed(works: list[Work], prepared: list[Prepared], desk: Desk) -> list[Work]:
     """The plan, but stacks that were begun before go on as they were, even if the grid has grown since."""
     planned = {work.identity for work in works}
-    begun = {path.stem for path in folder.glob("[!.]*.pt")}
-    if all(identity in planned for identity in begun):
+    begun = desk.checkpoints.names()
+    if begun <= planned:
         return works
     places = {}
     for each in prepared:
@@ -465,7 +296,7 @@ def _resumed(works: list[Work], prepared: list[Prepared], records: Records, fold
             for seed in each.experiment.seeds:
                 places[address(each.experiment.problem, each.data.digest, arm, seed)[0]] = (each, arm, seed)
     first, taken = [], set()
-    for keys in _unfinished(records):
+    for keys in _unfinished(desk.records):
         if taken.isdisjoint(keys) and all(key in places for key in keys):
             work = Work(
                 places[keys[0]][0],
@@ -475,7 +306,7 @@ def _resumed(works: list[Work], prepared: list[Prepared], records: Records, fold
             if work.keys == keys and work.identity in begun:
                 first.append(work)
                 taken |= set(keys)
-    return first + plan(prepared, records.find(places) | taken)
+    return first + plan(prepared, desk.records.find(places) | taken)
 
 
 def _unfinished(records: Records) -> list[list[str]]:
@@ -485,47 +316,21 @@ def _unfinished(records: Records) -> list[list[str]]:
     return [keys for keys in begun if done.isdisjoint(keys)]
 
 
-def _tidy(folder: Path, records: Records) -> None:
+def _tidy(desk: Desk) -> None:
     """Leave nothing behind but checkpoints that are still of use, and what other sweeps are at."""
-    kept = {_identity(keys) for keys in _unfinished(records)}
-    for identity in {path.name.lstrip(".").partition(".")[0].partition("-")[0] for path in folder.glob("*.*")}:
-        lock = _locked(folder, identity) if identity != "gitignore" else None
+    folder = desk.folder
+    kept = {identity(keys) for keys in _unfinished(desk.records)}
+    found = {path.name.lstrip(".").partition(".")[0].partition("-")[0] for path in folder.glob("*.*")}
+    for name in found | desk.checkpoints.names():
+        lock = desk.locked(name) if name != "gitignore" else None
         if lock is None:
             continue
         with lock:
-            for path in folder.glob(f".{identity}-*"):  # half a checkpoint of a process that was killed
-                path.unlink(missing_ok=True)
-            if identity not in kept:
-                (folder / f"{identity}.pt").unlink(missing_ok=True)
-            (folder / f"{identity}.lock").unlink(missing_ok=True)
+            desk.checkpoints.clear(name)
+            if name not in kept:
+                desk.checkpoints.drop(name)
+            (folder / f"{name}.lock").unlink(missing_ok=True)
     with suppress(OSError):
         if {path.name for path in folder.iterdir()} <= {".gitignore"}:
             (folder / ".gitignore").unlink(missing_ok=True)
             folder.rmdir()
-
-
-@cache
-def environment(device: str) -> dict[str, str]:
-    """What runs are made with, as records keep it.
-
-    >>> environment("cpu")["wagmf"] == wagmf.__version__
-    True
-    """
-    told = {"wagmf": wagmf.__version__, "commit": commit(), "source": _source(), "python": platform.python_version()}
-    told |= {name: metadata.version(name) for name in ("torch", "numpy", "numba")}
-    hardware = torch.cuda.get_device_name(device) if device.startswith("cuda") else _processor()
-    return told | {"system": platform.platform(), "device": hardware, "threads": str(torch.get_num_threads())}
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
-
-
-def _source() -> str:
-    """A hash of the package's own code."""
-    files = sorted(Path(wagmf.__file__).parent.rglob("*.py"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]

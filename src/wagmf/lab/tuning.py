@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from wagmf.arguments import refuse
+from wagmf.lab.planning import Prepared
 from wagmf.lab.records import Records
 from wagmf.lab.spec import Arm, Experiment, Tuning, address
-from wagmf.lab.sweep import Prepared, Watch, sweep
+from wagmf.lab.sweep import Engine, Watch, sweep
 
 __all__ = ["COARSE", "FINE", "Searched", "carry_out", "next_rates", "recorded", "search", "tune"]
 
@@ -66,7 +67,7 @@ class Searched:
     are the methods whose best is still at an edge.
 
     >>> from wagmf.lab.spec import experiment
-    >>> from wagmf.lab.sweep import prepare
+    >>> from wagmf.lab.planning import prepare
     >>> table = {"dataset": "digits", "model": "softmax", "methods": ["wada"], "lrs": [0.1, 0.316], "tuning": {}}
     >>> search(prepare([experiment(table)])[0], lambda prepared, arm: None).missing.experiment.name
     'softmax on digits, coarse'
@@ -87,7 +88,7 @@ def search(prepared: Prepared, loss: Loss) -> Searched:
     """How far the search of an experiment has come, given the final training loss of any arm in any of its stages.
 
     >>> from wagmf.lab.spec import experiment
-    >>> from wagmf.lab.sweep import prepare
+    >>> from wagmf.lab.planning import prepare
     >>> table = {"dataset": "digits", "model": "softmax", "methods": ["wada"], "lrs": [0.1, 0.316], "tuning": {}}
     >>> found = search(prepare([experiment(table)])[0], lambda prepared, arm: abs(math.log(arm.lr / 0.2)))
     >>> found.chosen.experiment.arms[0].lr
@@ -151,7 +152,7 @@ def recorded(records: Records) -> Loss:
 
     >>> import tempfile
     >>> from wagmf.lab.spec import experiment
-    >>> from wagmf.lab.sweep import prepare
+    >>> from wagmf.lab.planning import prepare
     >>> one = experiment({"dataset": "digits", "model": "softmax", "methods": ["wada"], "lrs": [0.1]})
     >>> recorded(Records(Path(tempfile.mkdtemp()) / "runs.db"))(prepare([one])[0], Arm("wada", 0.1)) is None
     True
@@ -168,13 +169,18 @@ def recorded(records: Records) -> Loss:
 
 
 def tune(
-    prepared: list[Prepared], path: str | Path, *, every: int = 5, watch: Watch | None = None
+    prepared: list[Prepared],
+    path: str | Path,
+    *,
+    every: int = 5,
+    watch: Watch | None = None,
+    engine: Engine | None = None,
 ) -> list[tuple[Prepared, Searched | None]]:
     """Search the step sizes of every experiment that asks for it, and return all as they are to be run, in order.
 
     >>> import tempfile
     >>> from wagmf.lab.spec import experiment
-    >>> from wagmf.lab.sweep import prepare
+    >>> from wagmf.lab.planning import prepare
     >>> table = {"dataset": "digits", "model": "softmax", "methods": ["wada"], "lrs": [0.1, 0.316], "epochs": 1}
     >>> one = experiment(table | {"seeds": 3, "tuning": {}})
     >>> [(ready, found)] = tune(prepare([one]), Path(tempfile.mkdtemp()) / "runs.db")
@@ -188,7 +194,7 @@ def tune(
         missing = [each.missing for each in found if each is not None and each.missing is not None]
         if not missing:
             break
-        sweep(missing, path, every=every, watch=watch)
+        sweep(missing, path, every=every, watch=watch, engine=engine)
     return [
         (each if one is None or one.chosen is None else one.chosen, one)
         for each, one in zip(prepared, found, strict=True)
@@ -196,18 +202,23 @@ def tune(
 
 
 def carry_out(
-    prepared: list[Prepared], path: str | Path, *, every: int = 5, watch: Watch | None = None
+    prepared: list[Prepared],
+    path: str | Path,
+    *,
+    every: int = 5,
+    watch: Watch | None = None,
+    engine: Engine | None = None,
 ) -> list[Prepared]:
     """Search step sizes where that is asked for, then train what is missing; returns the experiments as they were run.
 
     >>> import tempfile
     >>> from wagmf.lab.spec import experiment
-    >>> from wagmf.lab.sweep import prepare
+    >>> from wagmf.lab.planning import prepare
     >>> table = {"dataset": "digits", "model": "softmax", "methods": ["wada"], "lrs": [0.1, 0.316], "epochs": 1}
     >>> path = Path(tempfile.mkdtemp()) / "runs.db"
     >>> len(carry_out(prepare([experiment(table | {"tuning": {}})]), path)[0].experiment.arms)
     1
     """
-    found = [ready for ready, _ in tune(prepared, path, every=every, watch=watch)]
-    sweep(found, path, every=every, watch=watch)
+    found = [ready for ready, _ in tune(prepared, path, every=every, watch=watch, engine=engine)]
+    sweep(found, path, every=every, watch=watch, engine=engine)
     return found
