@@ -63,6 +63,7 @@ ORDER = [
     "wagmf.lab.checkpoints",
     "wagmf.lab.records",
     "wagmf.lab.sweep",
+    "wagmf.lab.cluster",
     "wagmf.lab.tuning",
     "wagmf.lab.paper_runs",
     "wagmf.lab.live",
@@ -98,6 +99,7 @@ TRAINING = {
         "planning",
         "checkpoints",
         "sweep",
+        "cluster",
         "live",
         "costs",
     )

@@ -186,6 +186,20 @@ def _sweep(
     device: _Device = None,
     every: _Every = 5,
     criterion: _Criterion = "train_loss",
+    engine: Annotated[str, typer.Option(help="Where stacks are trained: here, or on a cluster by ray.")] = "here",
+    address: Annotated[
+        str | None,
+        typer.Option(help=r"Of the Ray cluster.  \[default: this machine's, started if need be]", show_default=False),
+    ] = None,
+    checkpoints: Annotated[
+        str | None,
+        typer.Option(
+            help=r"Where the cluster saves stacks: a shared path, or a URL for fsspec.  \[default: beside the records]",
+            show_default=False,
+        ),
+    ] = None,
+    cpus: Annotated[int, typer.Option(help="Of the cluster, for each stack.")] = 1,
+    gpus: Annotated[float, typer.Option(help="Of the cluster, for each stack, where there are any.")] = 1.0,
 ) -> None:
     """Run what is missing of experiments, and say which method was best.
 
@@ -198,7 +212,23 @@ def _sweep(
 
     experiments = [each for path in files for each in read(path)]
     rerun = f"wagmf sweep {' '.join(map(shlex.quote, map(str, files)))}"
-    _run_all(prepare(experiments, device), records, report, every, criterion, rerun)
+    with _engine(engine, device, address, checkpoints, cpus, gpus) as trains:
+        ready = prepare(experiments, device or trains.device, memory=trains.memory)
+        _run_all(ready, records, report, every, criterion, rerun, trains)
+
+
+def _engine(name: str, device: str | None, address: str | None, checkpoints: str | None, cpus: int, gpus: float) -> Any:
+    """Who trains the stacks."""
+    from wagmf.lab.cluster import Cluster
+    from wagmf.lab.sweep import Engine
+
+    if one_of("engine", name, ("here", "ray")) == "ray":
+        part = 0.0 if device == "cpu" else gpus
+        return Cluster(address=address, checkpoints=checkpoints, cpus=cpus, gpus=part, device=device, told=_err.print)
+    for option, value in {"address": address, "checkpoints": checkpoints}.items():
+        if value is not None:
+            refuse(option, value, "it is for a cluster: add --engine ray")
+    return Engine()
 
 
 @app.command("compare")
@@ -367,7 +397,9 @@ def _walk(tasks: list[tuple[str, Task]], path: Path, archive: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def _run_all(prepared: Any, path: Path, page: Path | None, every: int, criterion: str, rerun: str) -> None:
+def _run_all(
+    prepared: Any, path: Path, page: Path | None, every: int, criterion: str, rerun: str, engine: Any = None
+) -> None:
     """Train what is missing behind a live view, then print what came out."""
     from wagmf.lab.compare import compared
     from wagmf.lab.live import LiveView
@@ -384,7 +416,7 @@ def _run_all(prepared: Any, path: Path, page: Path | None, every: int, criterion
     stopped, searched = False, all(each.experiment.tuning for each in prepared)
     with LiveView(_err) as view:
         try:
-            prepared = carry_out(prepared, path, every=every, watch=view)
+            prepared = carry_out(prepared, path, every=every, watch=view, engine=engine)
         except KeyboardInterrupt:
             stopped = True
     wanted = set(addresses(prepared))

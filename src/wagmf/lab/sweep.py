@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Self
 
 import torch
 from filelock import FileLock, Timeout
@@ -127,6 +128,14 @@ class Engine:
     """
 
     checkpoints: str | None = None
+    device: str | None = None  # and its memory, where they are not of this machine
+    memory: int | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is kept open here."""
 
     def train(self, works: list[Work], desk: Desk) -> None:
         """Train all stacks to their ends, and record them."""

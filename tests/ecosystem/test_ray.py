@@ -1,0 +1,280 @@
+"""Sweeps on a real Ray cluster of three nodes: the same records as here, bit for bit, whatever dies."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import ray
+import torch
+from ray.cluster_utils import Cluster as Nodes
+from sweeps import outcome, ready, vectors
+from twins import one_thread as one_thread
+
+from wagmf.arguments import Refused
+from wagmf.lab import cluster as room
+from wagmf.lab.checkpoints import Checkpoints
+from wagmf.lab.cluster import Cluster
+from wagmf.lab.planning import plan, prepare
+from wagmf.lab.records import Records
+from wagmf.lab.spec import experiment
+from wagmf.lab.sweep import Watch, sweep
+
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.usefixtures("one_thread")]
+TABLES = [{"name": name, "methods": [name], "seeds": 3} for name in ("adam", "wada", "amsgrad")]
+LONG = {"epochs": 40, "data": vectors(n=400)}
+
+
+SPEC = """
+    dataset = "digits"
+    model = "softmax"
+    methods = ["adam", "wada"]
+    lrs = [0.1]
+    epochs = 2
+"""
+
+
+def wagmf(*words, cwd):
+    command = [sys.executable, "-m", "wagmf", *map(str, words)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300)
+
+
+def test_by_command_without_a_cluster_one_is_started_and_that_is_said(tmp_path):
+    """The first test here: from the next on there is a cluster."""
+    (tmp_path / "few.toml").write_text(textwrap.dedent(SPEC))
+    done = wagmf("sweep", "few.toml", "--engine", "ray", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "There is no Ray cluster; one was started on this machine, with" in " ".join(done.stderr.split())
+    assert len(outcome(tmp_path / "runs.db")) == 2
+    for words, said in (
+        (("--engine", "ray", "--address", "127.0.0.1:1"), "Invalid address: '127.0.0.1:1' (nobody answers there"),
+        (("--engine", "ray", "--address", "ray://head:10001"), "it must be HOST:PORT"),
+        (("--engine", "dask"), "Invalid engine: 'dask'"),
+        (("--address", "somewhere"), "add --engine ray"),
+        (("--checkpoints", "s3://b"), "add --engine ray"),
+    ):
+        refused = wagmf("sweep", "few.toml", *words, cwd=tmp_path)
+        assert refused.returncode == 2, refused.stderr
+        assert said in " ".join(refused.stderr.split())
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    """A head that trains nothing, and two nodes that do."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    nodes = Nodes(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    for _ in range(2):
+        nodes.add_node(num_cpus=1)
+    nodes.wait_for_nodes()
+    ray.init(address=nodes.address, log_to_driver=False, logging_level="ERROR")
+    yield nodes
+    ray.shutdown()
+    nodes.shutdown()
+
+
+@pytest.fixture(scope="module")
+def right(tmp_path_factory):
+    """What a sweep in this process records."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    path = tmp_path_factory.mktemp("right") / "runs.db"
+    sweep(ready(*TABLES, **LONG), path)
+    torch.set_num_threads(threads)
+    return outcome(path)
+
+
+class Disturbed(Watch):
+    """Does something when a stack has come to an epoch, once, and notes where stacks began."""
+
+    def __init__(self, epoch=None, act=None):
+        self.epoch, self.act, self.begins, self.texts = epoch, act, [], []
+
+    def begun(self, work, epoch):
+        self.begins.append((work.identity, epoch))
+
+    def trained(self, work, epoch):
+        if self.act is not None and epoch.number >= self.epoch:
+            act, self.act = self.act, None
+            act()
+
+    def told(self, text):
+        self.texts.append(text)
+
+
+def workers():
+    """The processes that train."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                if (folder / "cmdline").read_bytes().startswith(b"ray::_trained"):
+                    found.append(int(folder.name))
+            except OSError:
+                continue  # it has ended
+    return found
+
+
+def taken_up(watch):
+    """The epochs after which stacks went on."""
+    return [epoch for _, epoch in watch.begins if epoch]
+
+
+def test_undisturbed(nodes, right, tmp_path):
+    watch = Disturbed()
+    with Cluster() as cluster:
+        assert (cluster.device, cluster.slots) == ("cpu", 2)
+        prepared = ready(*TABLES, **LONG)
+        sweep(prepared, tmp_path / "runs.db", engine=cluster, watch=watch)
+        assert outcome(tmp_path / "runs.db") == right
+        assert [epoch for _, epoch in watch.begins] == [0] * len(plan(prepared, set()))
+        assert os.listdir(tmp_path) == ["runs.db"]
+        assert {run.environment["threads"] for run in Records(tmp_path / "runs.db").runs()} == {"1"}
+        watch.begins.clear()
+        sweep(prepared, tmp_path / "runs.db", engine=cluster, watch=watch)
+        assert watch.begins == []  # nothing is trained twice
+    assert ray.is_initialized()  # a cluster of others is left alone
+
+
+def test_a_node_that_dies_takes_nothing_with_it(nodes, right, tmp_path):
+    victims = list(nodes.worker_nodes)
+    path = tmp_path / "runs.db"
+
+    def die():
+        nodes.remove_node(victims[0], allow_graceful=False)
+
+    watch = Disturbed(10, die)
+    where = f"file://{tmp_path}/shared"
+    with Cluster(checkpoints=where) as cluster:
+        sweep(ready(*TABLES, **LONG), path, engine=cluster, watch=watch, every=2)
+    nodes.add_node(num_cpus=1)
+    nodes.wait_for_nodes()
+    assert outcome(path) == right
+    assert watch.act is None  # it was killed
+    assert taken_up(watch)  # what it was at went on from a checkpoint, elsewhere
+    keys = [key for keys, epoch in Records(path).attempts() if epoch == 0 for key in keys]
+    assert len(keys) == len(set(keys)) == len(right)
+    assert Checkpoints(where).names() == set()
+
+
+def test_a_worker_that_dies_takes_nothing_with_it(nodes, right, tmp_path):
+    path = tmp_path / "runs.db"
+
+    def kill():
+        for worker in workers():
+            os.kill(worker, signal.SIGKILL)
+
+    watch = Disturbed(10, kill)
+    with Cluster() as cluster:
+        sweep(ready(*TABLES, **LONG), path, engine=cluster, watch=watch, every=2)
+    assert outcome(path) == right
+    assert taken_up(watch)
+
+
+def test_stopping_leaves_a_file_that_a_sweep_here_continues(nodes, right, tmp_path):
+    path = tmp_path / "runs.db"
+
+    def stop():
+        raise KeyboardInterrupt
+
+    with Cluster() as cluster, pytest.raises(KeyboardInterrupt):
+        sweep(ready(*TABLES, **LONG), path, engine=cluster, watch=Disturbed(10, stop), every=2)
+    assert outcome(path).items() <= right.items()
+    until = time.monotonic() + 60
+    while workers():  # nobody trains on
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    watch = Disturbed()
+    sweep(ready(*TABLES, **LONG), path, watch=watch, every=2)
+    assert outcome(path) == right
+    assert taken_up(watch)  # from a checkpoint of the cluster
+
+
+def test_two_sweeps_on_one_file_share_the_work(nodes, right, tmp_path):
+    path, prepared = tmp_path / "runs.db", ready(*TABLES, **LONG)
+    watch = Disturbed(2, lambda: sweep(prepared[1:], path))  # here, while the cluster is at the first
+    with Cluster() as cluster:
+        sweep(prepared[:1], path, engine=cluster, watch=watch)
+        sweep(prepared, path, engine=cluster)
+    assert outcome(path) == right
+    begun = [tuple(keys) for keys, _ in Records(path).attempts()]
+    assert len(begun) == len(set(begun)) == len(TABLES)
+
+
+def test_a_module_of_ones_own_travels(nodes, tmp_path, monkeypatch):
+    """Nor need the workers have its file."""
+    text = "import torch\n\ndef net():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))\n"
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "mynet.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))
+    table = {"dataset": "made", "model": "mynet:net", "methods": ["wada"], "lrs": [0.1], "seeds": 2, "epochs": 2}
+    mine = prepare([experiment(table)], "cpu", sources={"made": vectors()})
+    sweep(mine, tmp_path / "here.db")
+    with Cluster() as cluster:
+        sweep(mine, tmp_path / "there.db", engine=cluster)
+    assert len(outcome(tmp_path / "here.db")) == 2
+    assert outcome(tmp_path / "here.db") == outcome(tmp_path / "there.db")
+
+
+def test_what_goes_wrong_at_a_worker_is_told_here(nodes, tmp_path):
+    place = tmp_path / "checkpoints"
+
+    def spoil(*_):
+        place.rmdir()
+        place.write_text("no folder")
+
+    watch = Watch()
+    watch.planned = spoil
+    with (
+        Cluster(checkpoints=str(place)) as cluster,
+        pytest.raises(Refused, match="checkpoints: cannot be written"),
+    ):
+        sweep(ready(*TABLES[:1]), tmp_path / "runs.db", engine=cluster, watch=watch)
+
+
+def test_stacks_that_do_not_fit_are_halved(nodes, tmp_path, monkeypatch):
+    prepared = ready(*TABLES[:1])
+    (work,) = plan(prepared, set())
+    monkeypatch.setattr(room, "train_stack", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError))
+    assert room._trained(work, work.prepared.data, str(tmp_path), 1, 1, None, ".") is None
+    monkeypatch.undo()
+    submit, watch = Cluster.submit, Disturbed()
+
+    def full(self, work, desk, mailbox):
+        """The whole stack does not fit."""
+        return ray.put(None) if len(work.keys) > 3 else submit(self, work, desk, mailbox)
+
+    monkeypatch.setattr(Cluster, "submit", full)
+    with Cluster() as cluster:
+        sweep(prepared, tmp_path / "runs.db", engine=cluster, watch=watch)
+    assert watch.texts == ["6 replicas do not fit into memory: two stacks instead."]
+    assert len(outcome(tmp_path / "runs.db")) == 6
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"cpus": 3}, "Invalid cpus: 3 .no node has so many"),
+        ({"device": "cuda"}, "Invalid device: 'cuda' .the cluster has no GPU"),
+        ({"gpus": -1}, "Invalid gpus"),
+        ({"checkpoints": "nowhere://there"}, "nowhere://there: is no place for checkpoints"),
+    ],
+)
+def test_what_the_cluster_cannot_do_is_refused(nodes, settings, message, tmp_path):
+    with pytest.raises(Refused, match=message), Cluster(**settings) as cluster:
+        sweep(ready(), tmp_path / "runs.db", engine=cluster)
+
+
+def test_another_wagmf_is_refused(nodes, monkeypatch):
+    monkeypatch.setattr(room, "environment", lambda device: {"source": "another"})
+    with pytest.raises(Refused, match="its wagmf differs"):
+        Cluster()
+
+
+def test_memory_is_that_of_a_share_of_a_node():
+    node = room._Node(cpus=8, gpus=2, memory=64, gpu_memory=80)
+    assert [node.part(1, 0.0), node.part(4, 0.0), node.part(16, 0.0)] == [8, 32, 64]
+    assert [node.part(1, 1.0), node.part(1, 0.25), node.part(1, 2.0)] == [80, 20, 80]
