@@ -9,6 +9,7 @@ import torch
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 DIGITS = ["torch_mnist_style", "jax_digits", "keras_digits"]
+ELSEWHERE = {"fsdp2_transformer": "ecosystem/test_fsdp2.py"}
 
 
 @pytest.fixture(autouse=True)
@@ -27,8 +28,10 @@ def load(name):
     return module
 
 
-def test_every_example_is_run_here():
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(DIGITS)
+def test_every_example_is_run_here_or_elsewhere():
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*DIGITS, *ELSEWHERE}
+    for name, test in ELSEWHERE.items():
+        assert f"{name}.py" in (Path(__file__).parent / test).read_text()
 
 
 @pytest.mark.parametrize("name", DIGITS)
