@@ -50,11 +50,10 @@ def resnet20():
     return [*shapes, (10, 64), (10,)]
 
 
-def gpt2():
-    """GPT-2 small, whose head is its embedding: 148 tensors."""
-    d = 768
+def gpt2(d=768, layers=12, words=50257):
+    """GPT-2 small, whose head is its embedding: 148 tensors; or another one of its kind."""
     block = [(d,), (d,), (d, 3 * d), (3 * d,), (d, d), (d,), (d,), (d,), (d, 4 * d), (4 * d,), (4 * d, d), (d,)]
-    return [(50257, d), (1024, d), *block * 12, (d,), (d,)]
+    return [(words, d), (1024, d), *block * layers, (d,), (d,)]
 
 
 ON_GPU = {"ResNet-20": resnet20(), "GPT-2 small": gpt2(), "1.0 B": [(4096, 4096)] * 60}

@@ -24,6 +24,7 @@ MEASURED = {
     "frameworks": (BENCHMARKS, "frameworks"),
     "stacks": (BENCHMARKS, "lab"),
     "plain": (BENCHMARKS, "plain"),
+    "memory": (BENCHMARKS, "memory"),
     "cluster": (CLUSTER, "cluster"),
 }
 
