@@ -50,6 +50,7 @@ HOOKS = "test_torch.py -k closures_and_hooks or hooks_of_a_subclass or profiler"
 GONE = "test_torch.py -k takes_the_place or foreach_looks or rounds_to_zero"
 OLD = "test_torch.py -k old_state or hooks_see"
 LAYOUTS = "test_torch.py -k laid_out_otherwise"
+CYCLED = "test_schedulers.py -k resuming_is_exact and OneCycleLR"
 OPTAX = "test_optax.py -k every_rule_walks and (wada or nosadam)"
 OPTAX_LOW = "test_optax.py -k large_half_precision or updates_have"
 OPTAX_META = "test_optax.py -k gradients_through"
@@ -135,6 +136,10 @@ MUTANTS = {
     "torch: gradient kept in half precision": ("torch/plain.py", "y, g = x.to(exact), g.to(exact)", "y = x.to(exact)",
                                                HALF),
     "torch: projection unweighted": ("torch/plain.py", "project(y, new.V,", "project(y, 1.0,", TORCH_SETS),
+    "torch: cycled momentum is another rule": ("torch/optimizer.py", '("beta1",) if "base_momentum" in group else ()',
+                                               "()", CYCLED),
+    "torch: momentum of the coming step is lost": ("torch/optimizer.py", 'group.get("momentum", each.beta1)',
+                                                   "each.beta1", CYCLED),
     "torch: a missing gradient counts": ("torch/teams.py", "[param.grad for param in self.params]",
                                          "[param.detach() * 0 if param.grad is None else param.grad "
                                          "for param in self.params]", MISSING),

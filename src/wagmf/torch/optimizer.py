@@ -308,22 +308,28 @@ class WAGMF(Optimizer):
             refuse("checkpoint", f"one with keys {sorted({*state_dict, *itertools.chain(*groups)}, key=str)}", right)
         saved = [Rule.from_dict(group["rule"]) for group in groups]
         mine = [group["rule"] for group in self.param_groups]
-        for number, (theirs, ours) in enumerate(zip(saved, mine, strict=False)):
-            if rule == "same" and theirs != ours:
-                changed = [n for n in _RULE_FIELDS if getattr(theirs, n) != getattr(ours, n)]
+        for number, (group, theirs, ours) in enumerate(zip(groups, saved, mine, strict=False)):
+            # A scheduler that cycles momentum, which leaves its bounds in the group, makes no other rule of it.
+            cycled = ("beta1",) if "base_momentum" in group else ()
+            changed = [n for n in _RULE_FIELDS if n not in cycled and getattr(theirs, n) != getattr(ours, n)]
+            if rule == "same" and changed:
                 told = ", ".join(f"{n} {getattr(theirs, n)} there, {getattr(ours, n)} here" for n in changed)
                 refuse(
                     "checkpoint",
                     f"group {number}: {told}",
                     'load_state_dict(..., rule="saved") or rule="current" chooses',
                 )
-        sets = [group["feasible"] for group in self.param_groups]
-        self._loading = state_dict, mine if rule == "current" else saved, sets
+        rules, told = (mine, self.param_groups) if rule == "current" else (saved, groups)
+        # A scheduler may have set it for the step to come, which the rule does not know yet.
+        momenta = [group.get("momentum", each.beta1) for group, each in zip(told, rules, strict=True)]
+        self._loading = state_dict, rules, momenta, [group["feasible"] for group in self.param_groups]
 
-    def _restore(self, state_dict: dict[str, Any], rules: list[Rule], sets: list[Feasible | None]) -> None:
+    def _restore(
+        self, state_dict: dict[str, Any], rules: list[Rule], momenta: list[float], sets: list[Feasible | None]
+    ) -> None:
         """Put back the state as it was saved: the base class casts it to the dtype of the parameter."""
-        for group, rule, feasible in zip(self.param_groups, rules, sets, strict=True):
-            group["rule"], group["feasible"], group["momentum"] = rule, feasible, rule.beta1
+        for group, rule, momentum, feasible in zip(self.param_groups, rules, momenta, sets, strict=True):
+            group["rule"], group["feasible"], group["momentum"] = rule, feasible, momentum
         keys = itertools.chain.from_iterable(group["params"] for group in state_dict["param_groups"])
         owners = ((param, group) for group in self.param_groups for param in group["params"])
         for key, (param, group) in zip(keys, owners, strict=True):
