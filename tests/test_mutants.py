@@ -50,6 +50,9 @@ HOOKS = "test_torch.py -k closures_and_hooks or hooks_of_a_subclass or profiler"
 GONE = "test_torch.py -k takes_the_place or foreach_looks or rounds_to_zero"
 OLD = "test_torch.py -k old_state or hooks_see"
 LAYOUTS = "test_torch.py -k laid_out_otherwise"
+TOLD = "test_watching.py -k rule_did and (wada or amsgrad) or skips or counted_on or any_hook or each_group"
+UNMOVED = "test_watching.py -k changes_nothing and wada"
+GROUPS = "test_groups.py -k rest_does_not"
 CYCLED = "test_schedulers.py -k resuming_is_exact and OneCycleLR"
 OPTAX = "test_optax.py -k every_rule_walks and (wada or nosadam)"
 OPTAX_LOW = "test_optax.py -k large_half_precision or updates_have"
@@ -140,6 +143,19 @@ MUTANTS = {
                                                "()", CYCLED),
     "torch: momentum of the coming step is lost": ("torch/optimizer.py", 'group.get("momentum", each.beta1)',
                                                    "each.beta1", CYCLED),
+    "torch: a look at V moves it": ("torch/watching.py", "return x.to(torch.promote_types(x.dtype, torch.float32))",
+                                    "return x.to(torch.promote_types(x.dtype, torch.float32)).mul_(1.01)", UNMOVED),
+    "torch: the update told is from after to after": ("torch/watching.py", "param.detach().clone() for param",
+                                                      "param.detach() for param", TOLD),
+    "torch: V without its maximum": ("torch/watching.py", 'for name in ("v", "peak")', 'for name in ("v", "v")', TOLD),
+    "torch: parameters are copied at every step": ("torch/watching.py", "if self._steps % self._every == 0 and", "if",
+                                                   TOLD),
+    "torch: steps counted from zero": ("torch/watching.py", "int(max(_clocks(optimizer), default=0))", "0", TOLD),
+    "torch: a skipped step is told of": ("torch/watching.py", "if before.clocks == _clocks(optimizer):", "if False:",
+                                         TOLD),
+    "torch: biases decay": ("torch/groups.py", "param.ndim <= 1 or ", "", GROUPS),
+    "torch: what is frozen is grouped": ("torch/groups.py", "if param.requires_grad:", "if True:", GROUPS),
+    "torch: exceptions forgotten": ("torch/groups.py", " or name in spared", "", GROUPS),
     "torch: a missing gradient counts": ("torch/teams.py", "[param.grad for param in self.params]",
                                          "[param.detach() * 0 if param.grad is None else param.grad "
                                          "for param in self.params]", MISSING),

@@ -31,6 +31,8 @@ ORDER = [
     "wagmf.torch.teams",
     "wagmf.torch.optimizer",
     "wagmf.torch.named",
+    "wagmf.torch.groups",
+    "wagmf.torch.watching",
     "wagmf.torch",
     "wagmf.optax.transform",
     "wagmf.optax.named",

@@ -20,6 +20,11 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 import wagmf.torch
 
+class Told(set):
+    def add_scalar(self, tag, value, step):
+        assert 0 < value < float("inf"), (tag, value)
+        self.add((tag, step))
+
 def train(kind, name, first=0, last=12, load=None, save=None, out=None):
     torch.manual_seed(0)
     model = bare = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3)).double()
@@ -32,6 +37,9 @@ def train(kind, name, first=0, last=12, load=None, save=None, out=None):
         parts = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
         dcp.load(parts, checkpoint_id=load)
         set_state_dict(model, optimizer, model_state_dict=parts["model"], optim_state_dict=parts["optimizer"])
+    told = Told()
+    if dist.get_rank() == 0:  # what is told of shards must not wait for other processes
+        wagmf.torch.watch(optimizer, told, every=4)
     for t in range(first, last):
         data = torch.randn(8, 6, generator=torch.Generator().manual_seed(t), dtype=torch.float64)
         mine = data.chunk(dist.get_world_size())[dist.get_rank()] if kind != "mixed" else data
@@ -39,6 +47,8 @@ def train(kind, name, first=0, last=12, load=None, save=None, out=None):
         (model(mine) ** 2).sum(1).mean().backward()
         optimizer.step()
         assert all(path.endswith("by fused") for path in optimizer.paths), optimizer.paths
+    steps = {step for tag, step in told if tag == "optimizer/group0/update/ratio"}
+    assert dist.get_rank() or steps == set(range(first + 4, last + 1, 4)), (kind, told)
     if save:
         parts = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
         dcp.save(parts, checkpoint_id=save)

@@ -1,0 +1,67 @@
+"""Parameter groups: what decays, and what does not."""
+
+import pytest
+import torch
+from torch import nn
+
+from wagmf.torch import WADA, param_groups_weight_decay
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(5, 4)
+        self.token = nn.Parameter(torch.zeros(1, 4))
+        self.norm = nn.LayerNorm(4)
+        self.linear = nn.Linear(4, 4)
+        self.many = nn.ParameterDict({"bias": torch.zeros(2, 4)})  # a bias with two axes, as in stacked models
+        self.head = nn.Linear(4, 5, bias=False)
+        self.head.weight = self.embedding.weight
+        self.frozen = nn.Linear(4, 4).requires_grad_(False)
+
+
+def names(groups):
+    return {group["weight_decay"]: [name for name, _ in group["params"]] for group in groups}
+
+
+def test_weights_decay_and_the_rest_does_not():
+    spared = ["norm.weight", "norm.bias", "linear.bias", "many.bias"]
+    assert names(param_groups_weight_decay(Net(), 0.1)) == {
+        0.0: spared,
+        0.1: ["token", "embedding.weight", "linear.weight"],
+    }
+    named = param_groups_weight_decay(Net(), 0.1, {"token", "embedding.weight", "frozen.weight", "not.there"})
+    assert names(named) == {0.0: ["token", "embedding.weight", *spared], 0.1: ["linear.weight"]}
+
+
+def test_an_optimizer_takes_them_with_their_names():
+    model = Net()
+    optimizer = WADA(param_groups_weight_decay(model, 0.1), lr=0.5, decoupled_weight_decay=True)
+    before = {name: x.detach().clone() for name, x in model.named_parameters()}
+    for x in model.parameters():
+        x.grad = torch.zeros_like(x) if x.requires_grad else None
+    optimizer.step()
+    for name, x in model.named_parameters():
+        kept = 0.95 if name in ("token", "embedding.weight", "linear.weight") else 1.0
+        torch.testing.assert_close(x.detach(), before[name] * kept)
+    saved = optimizer.state_dict()["param_groups"]
+    assert [group["param_names"][0] for group in saved] == ["norm.weight", "token"]
+
+
+@pytest.mark.parametrize("model", [nn.Linear(3, 2, bias=False), nn.LayerNorm(3)])
+def test_a_group_without_parameters_is_left_out(model):
+    (group,) = param_groups_weight_decay(model, 0.1)
+    assert group["weight_decay"] == (0.1 if isinstance(model, nn.Linear) else 0.0)
+    WADA([group])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ((-1.0,), r"weight_decay: -1\.0 \(weight_decay must be a finite number >= 0\)"),
+        ((0.1, "token"), r"no_weight_decay_list: 'token' \(a list of names"),
+    ],
+)
+def test_bad_calls_are_refused_by_name_and_value(arguments, named):
+    with pytest.raises(ValueError, match=named):
+        param_groups_weight_decay(Net(), *arguments)
