@@ -5,6 +5,7 @@ import os
 
 os.environ.setdefault("KERAS_BACKEND", "jax")  # the others have processes of their own
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")  # so that arrays can be sharded
+os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}  # tests build their models, and download none
 # Keras imports TensorFlow to fit a model. If Triton is imported after it, as torch does for its first optimizer, their
 # two LLVMs clash and end the process.
 if importlib.util.find_spec("triton"):

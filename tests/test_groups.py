@@ -1,5 +1,7 @@
 """Parameter groups: what decays, and what does not."""
 
+import io
+
 import pytest
 import torch
 from torch import nn
@@ -46,6 +48,33 @@ def test_an_optimizer_takes_them_with_their_names():
         torch.testing.assert_close(x.detach(), before[name] * kept)
     saved = optimizer.state_dict()["param_groups"]
     assert [group["param_names"][0] for group in saved] == ["norm.weight", "token"]
+
+
+def test_a_checkpoint_goes_on_exactly_and_would_not_without_the_state():
+    def start(saved=None):
+        torch.manual_seed(0)
+        model = Net()
+        optimizer = WADA(param_groups_weight_decay(model, 0.1), lr=0.1, decoupled_weight_decay=True)
+        if saved is not None:
+            model.load_state_dict(saved["model"])
+            optimizer.load_state_dict(saved["optimizer"])
+        return model, optimizer
+
+    def go_on(model, optimizer, first, last):
+        for t in range(first, last):
+            for x in optimizer.param_groups[0]["params"] + optimizer.param_groups[1]["params"]:
+                x.grad = torch.sin(x.detach() * 3 + t)
+            optimizer.step()
+        return torch.cat([x.detach().reshape(-1) for x in model.parameters()])
+
+    whole, (model, optimizer), file = go_on(*start(), 0, 10), start(), io.BytesIO()
+    go_on(model, optimizer, 0, 5)
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    assert torch.equal(go_on(*start(saved), 5, 10), whole)
+    saved["optimizer"]["state"] = {}
+    assert not torch.equal(go_on(*start(saved), 5, 10), whole)
 
 
 @pytest.mark.parametrize("model", [nn.Linear(3, 2, bias=False), nn.LayerNorm(3)])

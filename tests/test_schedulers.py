@@ -2,6 +2,7 @@
 
 import inspect
 import io
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -62,6 +63,12 @@ def schedulers_of(*modules):
 
 def test_every_scheduler_has_settings():
     assert schedulers_of(lr_scheduler, swa_utils) == set(SETTINGS), "torch has others than before: add what it has"
+
+
+def test_a_new_scheduler_would_be_seen():
+    class NewLR(lr_scheduler.LRScheduler): ...
+
+    assert schedulers_of(SimpleNamespace(NewLR=NewLR, _OldLR=NewLR, base=lr_scheduler.LRScheduler)) == {"NewLR"}
 
 
 def problem():

@@ -7,7 +7,7 @@ import torch
 from tables import RULES
 
 from wagmf.feasible import Box
-from wagmf.torch import OGD, WADA, WAGMF, Adam
+from wagmf.torch import OGD, WADA, WAGMF, Adam, watch
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -167,6 +167,50 @@ def test_streams():
             torch.cuda.current_stream().wait_stream(stream)
         runs.append(params)
     assert off(*runs) < 1e-5
+
+
+class Told(dict):
+    def add_scalar(self, tag, value, step):
+        assert isinstance(value, float)
+        self.setdefault(step, {})[tag] = value
+
+
+@pytest.mark.parametrize("capturable", [False, True])
+@pytest.mark.parametrize("path", [{"fused": True}, {"foreach": True}, {"fused": False, "foreach": False}], ids=str)
+def test_watching_changes_nothing_and_waits_only_where_it_tells(path, capturable):
+    runs, told = [], {}
+    for device in ("cuda", "cuda", "cpu"):
+        params = made(device=device)
+        optimizer = WAGMF(params, 0.01, rule=RULES["amsgrad"], capturable=capturable and device == "cuda", **path)
+        if runs:
+            watch(optimizer, told.setdefault(device, Told()), every=2)
+        walk(optimizer, params, T=4)
+        give(params, 5)
+        torch.cuda.set_sync_debug_mode("error" if path.get("fused") else "default")
+        try:
+            optimizer.step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        runs.append(params)
+    assert all(torch.equal(x, y) for x, y in zip(*runs[:2], strict=True))
+    assert list(told["cuda"]) == [2, 4]
+    for step, said in told["cuda"].items():
+        assert said == pytest.approx(told["cpu"][step], rel=1e-3)
+
+
+def test_a_captured_step_is_not_told_of():
+    params, told = made(), Told()
+    optimizer = WADA(params, 0.01, fused=True, capturable=True)
+    walk(optimizer, params, T=2)
+    watch(optimizer, told, every=1)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        optimizer.step()
+    graph.replay()
+    assert not told
+    optimizer.step()
+    assert list(told) == [4]
 
 
 @pytest.mark.parametrize("name", ["adam", "wada", "wada, all"])

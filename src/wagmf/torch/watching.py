@@ -47,7 +47,7 @@ def watch(optimizer: WAGMF, writer: Writer, every: int = 100, *, name: str = "op
     none waits for another. Steps are counted on from a checkpoint that is loaded.
 
     Only a step that is told of costs more than any hook does: a copy of the parameters, a look at V, and on a GPU that
-    the host waits for it. Steps in CUDA graphs and in compiled programs cannot be told of.
+    the host waits for it. Steps in CUDA graphs and in compiled programs are neither told of nor counted.
 
     Args:
         optimizer: one of ``wagmf.torch``, itself and not what a trainer has wrapped it in.
@@ -126,13 +126,13 @@ class Watch:
 
     def _look(self, optimizer: Optimizer, *_: Any) -> None:
         """Before a step: keep what will be needed, if it is one to tell of."""
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or _is_capturing():
             return
         if self._steps is None:
             self._steps = int(max(_clocks(optimizer), default=0))
         self._steps += 1
         self._before = None  # of a step that was refused there may be something left
-        if self._steps % self._every == 0 and not _is_capturing():
+        if self._steps % self._every == 0:
             params = (param for group in optimizer.param_groups for param in group["params"])
             self._before = _Before(_clocks(optimizer), {param: param.detach().clone() for param in params})
 
