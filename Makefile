@@ -3,7 +3,7 @@ PYTHON ?= python3
 PIP = $(1)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SETUP = pyproject.toml constraints.txt
 
-.PHONY: demo test ecosystem mutants quick docs lint bench table browser clean
+.PHONY: demo test ecosystem mutants quick lint bench table browser clean
 
 demo: .venv-demo/ready  ## Figure 1 of the paper, and 300 runs that compare its methods; under two minutes
 	.venv-demo/bin/wagmf online --out demo/figure1
@@ -20,9 +20,6 @@ mutants: .venv/ready  ## the tests of the tests: every planted error must be see
 
 quick: .venv/ready  ## the reproduction of the paper in small: on digits, in a few minutes
 	.venv/bin/wagmf reproduce --quick
-
-docs: .venv/docs  ## the site, into site/
-	.venv/bin/mkdocs build --strict
 
 lint: .venv/ready  ## what CI asks of the text
 	.venv/bin/ruff check .
@@ -58,9 +55,5 @@ browser: .venv/ready  ## Chromium, with which the report is tested: the system's
 	$(call PIP,.venv) --editable '.[ecosystem]'
 	touch $@
 
-.venv/docs: .venv/ready
-	$(call PIP,.venv) --editable '.[docs]'
-	touch $@
-
 clean:  ## remove what make made
-	rm -rf .venv .venv-demo demo reproduction-quick site build dist .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-demo demo reproduction-quick build dist .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis

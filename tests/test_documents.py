@@ -109,7 +109,10 @@ def test_the_verdicts_are_those_of_the_reproduction():
 
 
 PAGES = [ROOT / "README.md", REPRODUCTION, *sorted((ROOT / "docs").glob("*.md"))]
-ELSEWHERE = [CLUSTER, ROOT / "docs" / "ecosystem.md"]  # they need more packages, and are run in tests/ecosystem
+ELSEWHERE = [
+    CLUSTER,
+    ROOT / "docs" / "ecosystem.md",
+]  # which need more packages; their blocks are run in tests/ecosystem
 
 
 def python_blocks(path: Path) -> list[str]:
