@@ -4,6 +4,8 @@ import forks
 import pytest
 from test_documents import ELSEWHERE, ROOT, python_blocks
 
+# One worker runs them and what else starts clusters, of which two would share the processors.
+pytestmark = pytest.mark.xdist_group("ray")
 BLOCKS = [(path.name, number, block) for path in ELSEWHERE for number, block in enumerate(python_blocks(path))]
 
 

@@ -26,7 +26,7 @@ from wagmf.lab.sweep import Watch, sweep
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.usefixtures("one_thread")]
 TABLES = [{"name": name, "methods": [name], "seeds": 3} for name in ("adam", "wada", "amsgrad")]
-LONG = {"epochs": 40, "data": vectors(n=400)}
+LONG = {"epochs": 60, "data": vectors(n=400)}
 
 
 SPEC = """
@@ -88,18 +88,23 @@ def right(tmp_path_factory):
 
 
 class Disturbed(Watch):
-    """Does something when a stack has come to an epoch, once, and notes where stacks began."""
+    """Does something when so many stacks at once have come to an epoch, once, and notes where stacks began."""
 
-    def __init__(self, epoch=None, act=None):
-        self.epoch, self.act, self.begins, self.texts = epoch, act, [], []
+    def __init__(self, epoch=None, act=None, stacks=1):
+        self.epoch, self.act, self.stacks = epoch, act, stacks
+        self.begins, self.texts, self.there = [], [], {}
 
     def begun(self, work, epoch):
         self.begins.append((work.identity, epoch))
 
     def trained(self, work, epoch):
-        if self.act is not None and epoch.number >= self.epoch:
+        self.there[work.identity] = epoch.number
+        if self.act is not None and sum(number >= self.epoch for number in self.there.values()) == self.stacks:
             act, self.act = self.act, None
             act()
+
+    def finished(self, work, runs):
+        self.there.pop(work.identity)
 
     def told(self, text):
         self.texts.append(text)
@@ -146,7 +151,7 @@ def test_a_node_that_dies_takes_nothing_with_it(nodes, right, tmp_path):
     def die():
         nodes.remove_node(victims[0], allow_graceful=False)
 
-    watch = Disturbed(10, die)
+    watch = Disturbed(4, die, stacks=2)  # whichever node dies, there is a checkpoint of what it is at
     where = f"file://{tmp_path}/shared"
     with Cluster(checkpoints=where) as cluster:
         sweep(ready(*TABLES, **LONG), path, engine=cluster, watch=watch, every=2)
