@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 
 import forks
+import numpy as np
 import pandas as pd
 import pytest
 
-from wagmf.methods import markdown_table
+from wagmf.methods import PAPER_METHODS, markdown_table
 
 ROOT = Path(__file__).parent.parent
 TABLES = [ROOT / "README.md", ROOT / "docs" / "methods.md"]
@@ -115,6 +116,27 @@ ELSEWHERE = [
 ]  # which need more packages; their blocks are run in tests/ecosystem
 
 
+MIGRATION = ROOT / "docs" / "migration.md"
+
+
+def rates_table() -> str:
+    """The step sizes that the reproduction's searches chose, as multiples of Adam's; the mean is the geometric one."""
+    table = pd.read_csv(REPRODUCTION.parent / "step-sizes.csv")
+    rates = table[(table["stage"] == "fine") & table["chosen"]].pivot(index="experiment", columns="method", values="lr")
+    names = [name for name in PAPER_METHODS if name != "adam"]
+    lines = ["| | Adam's | " + " | ".join(names) + " |", "|---|--:|" + "--:|" * len(names)]
+    times = rates.dropna()[names].div(rates.dropna()["adam"], axis=0)
+    for name, row in times.iterrows():
+        lines.append(f"| {name} | {rates['adam'][name]:g} | " + " | ".join(f"× {x:.2g}" for x in row) + " |")
+    means = [f"**× {x:.2g}**" for x in np.exp(np.log(times).mean())]
+    return "\n".join([*lines, "| all of them | | " + " | ".join(means) + " |"]) + "\n"
+
+
+def test_the_rule_of_thumb_is_what_the_searches_chose():
+    assert split(MIGRATION.read_text(), *markers("rates"))[1] == rates_table(), "run: make table"
+    assert rates_table().count(" on ") >= 6
+
+
 def python_blocks(path: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", path.read_text(), flags=re.M | re.S)
 
@@ -167,6 +189,8 @@ def test_the_version_is_told_once():
 if __name__ == "__main__":
     before, _, after = split(LAB.read_text(), *markers("sanity"))
     LAB.write_text(before + markers("sanity")[0] + sanity_table() + markers("sanity")[1] + after)
+    before, _, after = split(MIGRATION.read_text(), *markers("rates"))
+    MIGRATION.write_text(before + markers("rates")[0] + rates_table() + markers("rates")[1] + after)
     readme = ROOT / "README.md"
     before, _, after = split(readme.read_text(), *markers("verdicts"))
     readme.write_text(before + markers("verdicts")[0] + verdict_table() + markers("verdicts")[1] + after)
