@@ -57,6 +57,22 @@ def write(folder, text):
 # ------------------------------------------------------------------ good ones
 
 
+def test_a_method_may_occur_with_several_options():
+    table = {"nosadam": [{"eta": 1, "p2": 4}, {"eta": 2, "p2": 6, "lrs": [1.0, 2.0]}], "wada": [0.3]}
+    one = experiment(GOOD | {"methods": table})
+    assert [(arm.label, arm.lr) for arm in one.arms] == [
+        ("nosadam(eta=1, p2=4)", 0.1),
+        ("nosadam(eta=2, p2=6)", 1.0),
+        ("nosadam(eta=2, p2=6)", 2.0),
+        ("wada", 0.3),
+    ]
+    assert one.arms[1].rule.weights.eta == 2
+    with pytest.raises(Refused, match=r"lrs of nosadam.*it occurs twice"):
+        experiment(GOOD | {"methods": {"nosadam": [{"eta": 1}, {"eta": 1}]}})
+    with pytest.raises(Refused, match="lrs of nosadam"):
+        experiment(GOOD | {"methods": {"nosadam": [{"eta": 1}, 0.3]}})
+
+
 def test_a_file_is_read_whole(tmp_path):
     first, second = read(write(tmp_path, EXAMPLE))
     assert first.name == "softmax on digits"

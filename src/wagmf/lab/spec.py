@@ -17,6 +17,7 @@
     wada = [0.01, 0.03]
     amsgrad = { lrs = [0.001], debias = true }
     "torch.optim.AdamW" = { weight_decay = 0.01 }
+    nosadam = [{ eta = 1, p2 = 4 }, { eta = 2, p2 = 6 }]   # … and may occur with several
 
 What an experiment says of itself goes before what the file says above. With a table ``[tuning]`` a search begins with
 these step sizes (see tuning.py), and the experiment itself is run at those that it has chosen:
@@ -308,7 +309,7 @@ def _arms(methods: Any, lrs: Any) -> tuple[Arm, ...]:
         refuse("methods", methods, "methods must be a list of names, or a table of names with their step sizes")
     said = methods.items() if isinstance(methods, Mapping) else [(name, {}) for name in methods]
     arms = []
-    for name, own in said:
+    for name, own in [(name, own) for name, several in said for own in _variants(several)]:
         if not isinstance(name, str):
             refuse("methods", name, "a method is called by its name")
         options = dict(own) if isinstance(own, Mapping) else {"lrs": own}
@@ -325,6 +326,12 @@ def _arms(methods: Any, lrs: Any) -> tuple[Arm, ...]:
                 refuse(f"lrs of {name}", lr, "it occurs twice")
             arms.append(arm)
     return tuple(arms)
+
+
+def _variants(own: Any) -> list[Any]:
+    """What is said of a method: once, or several times with other options."""
+    several = isinstance(own, list | tuple) and any(isinstance(each, Mapping) for each in own)
+    return list(own) if several else [own]
 
 
 def _tuning(table: Any, problem: Problem) -> Tuning | None:
