@@ -1,15 +1,20 @@
 """What people read keeps up with what the code does. Run as a script, it rewrites the generated tables."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import forks
 import numpy as np
 import pandas as pd
 import pytest
+import typer
 
+from wagmf.cli import app
+from wagmf.lab.spec import read
 from wagmf.methods import PAPER_METHODS, markdown_table
 
 ROOT = Path(__file__).parent.parent
@@ -99,14 +104,41 @@ def verdict_table() -> str:
         counted = re.match(r"\d+ of \d+", row[3]) if row[0].startswith("| C") else None
         parts = f" ({counted[0]})" if counted else ""
         table += [f"{row[0]} | {row[1]} | {row[2]}{parts} |"] if row[0].startswith("| C") else []
-    (summary,) = [line for line in lines if line.startswith("Of the ") and line.endswith("no difference is shown.")]
     words = "In brackets: how many of the comparisons that a claim consists of came out as claimed."
-    return "\n".join([summary, words, "", *table]) + "\n"
+    return summary() + "\n".join([words, "", *table]) + "\n"
+
+
+def summary() -> str:
+    """Where WADA helps, in a sentence."""
+    lines = REPRODUCTION.read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith("Of the ") and line.endswith("no difference is shown.")]
+    return line + "\n"
 
 
 def test_the_verdicts_are_those_of_the_reproduction():
     assert split((ROOT / "README.md").read_text(), *markers("verdicts"))[1] == verdict_table(), "run: make table"
     assert verdict_table().count("\n| C") == 13
+
+
+CHOOSING = ROOT / "docs" / "choosing.md"
+
+
+def test_what_is_said_for_choosing_is_what_the_reproduction_says():
+    assert split(CHOOSING.read_text(), *markers("summary"))[1] == summary(), "run: make table"
+
+
+def draw(*arguments: str) -> None:
+    command = [sys.executable, "docs/pictures/draw.py", *arguments]
+    subprocess.run(command, check=True, cwd=ROOT, timeout=120, env=forks.unmeasured(), stdout=subprocess.DEVNULL)
+
+
+def test_the_pictures_are_drawn_from_the_weights(tmp_path):
+    draw(str(tmp_path))
+    kept = {path.name: path.read_bytes() for path in (ROOT / "docs" / "pictures").glob("*.svg")}
+    assert kept
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("*.svg")} == kept, "run: make table"
+    shown = re.findall(r"!\[.*?\]\(pictures/(.*?)\)", CHOOSING.read_text())
+    assert sorted(shown) == sorted(kept)
 
 
 PAGES = [ROOT / "README.md", REPRODUCTION, *sorted((ROOT / "docs").glob("*.md"))]
@@ -137,8 +169,12 @@ def test_the_rule_of_thumb_is_what_the_searches_chose():
     assert rates_table().count(" on ") >= 6
 
 
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.M | re.S)
+
+
 def python_blocks(path: Path) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", path.read_text(), flags=re.M | re.S)
+    return blocks(path.read_text(), "python")
 
 
 @pytest.mark.parametrize("path", [path for path in PAGES if path not in ELSEWHERE], ids=lambda path: path.name)
@@ -154,6 +190,87 @@ def test_a_python_block_that_fails_would_be_seen():
     assert result.code == 1
     assert "here" in result.said
     assert "NameError: name 'nowhere' is not defined" in result.said
+
+
+def test_every_block_is_of_a_kind_that_is_tried():
+    """Python and diff are run, toml is read, and of sh the commands are: to run them takes minutes."""
+    found = {language for path in PAGES for language in re.findall(r"^```(\w+)", path.read_text(), flags=re.M)}
+    assert found == {"python", "diff", "toml", "sh"}
+    assert not [path for path in PAGES if re.search(r"^(```$\n.*?^```$|~~~|[ ]+```)", blanked(path), flags=re.M | re.S)]
+
+
+def blanked(path: Path) -> str:
+    """The page without its blocks that say what they are of."""
+    return re.sub(r"^```\w+\n.*?^```$", "", path.read_text(), flags=re.M | re.S)
+
+
+FRAMEWORKS = "import keras, optax, torch\nimport wagmf.keras, wagmf.optax, wagmf.torch\n"
+MODELS = {
+    True: "model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])\n",
+    False: "model = torch.nn.Linear(2, 1)\n",
+}
+
+
+def test_both_sides_of_a_difference_run():
+    found = [block for path in PAGES for block in blocks(path.read_text(), "diff")]
+    assert len(found) >= 3
+    sides = [re.sub(r"^[-+]", "", line) for block in found for line in block.splitlines()]
+    programs = [FRAMEWORKS + MODELS["model.compile" in line] + line for line in sides]
+    for program in programs:
+        result = forks.run(forks.program, program)
+        assert result.code == 0, f"{program}\n{result.said[-4000:]}"
+
+
+def test_experiments_in_pages_can_be_read(tmp_path):
+    found = [block for path in PAGES for block in blocks(path.read_text(), "toml")]
+    assert len(found) >= 2
+    rest = 'dataset = "digits"\nmodel = "softmax"\nmethods = ["adam"]\nlrs = [0.1]\nepochs = 200\n'  # of a table alone
+    for block in found:
+        (tmp_path / "mine.toml").write_text(block if "dataset" in block else rest + block)
+        assert read(tmp_path / "mine.toml")
+
+
+def test_make_knows_what_pages_tell_it_to_make():
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), flags=re.M))
+    pages = [*PAGES, ROOT / "CONTRIBUTING.md"]
+    told = {name for path in pages for name in re.findall(r"(?:^|^ {4}|`)make (\w+)", path.read_text(), flags=re.M)}
+    assert {"demo", "test"} <= told <= targets
+
+
+def commands(text: str) -> list[str]:
+    """What a page tells its reader to type: ``wagmf`` lines of fenced and indented blocks, and those within text."""
+    lines = re.findall(r"^(?: {4})?wagmf ([a-z].*)$", text, flags=re.M)
+    return [line.partition("  #")[0].strip() for line in lines] + re.findall(r"`wagmf ([^`]+)`", text)
+
+
+def understand(line: str) -> None:
+    """Read the command as the command line would, without running it: an unknown word or value is an error."""
+    name, *arguments = shlex.split(line, comments=True)
+    command = app_commands()[name]
+    required = [param for param in command.params if param.required]
+    arguments = arguments or ["something"] * len(required)  # "`wagmf report`" in a sentence names the command
+    command.make_context(name, arguments)
+
+
+def app_commands() -> dict[str, Any]:
+    return vars(typer.main.get_command(app))["commands"]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_command_can_be_given(path):
+    for line in commands(path.read_text()):
+        understand(line)
+
+
+def test_a_command_that_is_not_there_would_be_seen():
+    assert commands("    wagmf online --T 1e7   # long\n\nor `wagmf runs`") == ["online --T 1e7", "runs"]
+    assert len([line for path in PAGES for line in commands(path.read_text())]) > 15
+    with pytest.raises(KeyError, match="swep"):
+        understand("swep mine.toml")
+    with pytest.raises(Exception, match="No such option: --recordings"):
+        understand("sweep mine.toml --recordings runs.db")
+    with pytest.raises(Exception, match="valid integer"):
+        understand("online --seeds many")
 
 
 def test_readme_has_python_to_run_and_the_two_commands():
@@ -191,6 +308,9 @@ if __name__ == "__main__":
     LAB.write_text(before + markers("sanity")[0] + sanity_table() + markers("sanity")[1] + after)
     before, _, after = split(MIGRATION.read_text(), *markers("rates"))
     MIGRATION.write_text(before + markers("rates")[0] + rates_table() + markers("rates")[1] + after)
+    before, _, after = split(CHOOSING.read_text(), *markers("summary"))
+    CHOOSING.write_text(before + markers("summary")[0] + summary() + markers("summary")[1] + after)
+    draw()
     readme = ROOT / "README.md"
     before, _, after = split(readme.read_text(), *markers("verdicts"))
     readme.write_text(before + markers("verdicts")[0] + verdict_table() + markers("verdicts")[1] + after)
