@@ -3,7 +3,7 @@ PYTHON ?= python3
 PIP = $(1)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SETUP = pyproject.toml constraints.txt
 
-.PHONY: demo test ecosystem mutants quick lint bench table browser clean
+.PHONY: demo test ecosystem mutants quick docs lint bench table browser clean
 
 demo: .venv-demo/ready  ## Figure 1 of the paper, and 300 runs that compare its methods; under two minutes
 	.venv-demo/bin/wagmf online --out demo/figure1
@@ -12,7 +12,7 @@ demo: .venv-demo/ready  ## Figure 1 of the paper, and 300 runs that compare its 
 test: .venv/ready browser  ## every test and the doctests; with COVERAGE=1 also what they cover, which takes longer
 	.venv/bin/pytest -n 2 --dist loadgroup --ignore tests/test_mutants.py --ignore tests/ecosystem $(if $(COVERAGE),--cov --cov-report=term)
 
-ecosystem: .venv/ecosystem  ## on a cluster and in other people's trainers: tests that need more packages
+ecosystem: .venv/ecosystem .venv/docs  ## on a cluster and in other people's trainers, and the site: tests that need more packages
 	.venv/bin/pytest -n 2 --dist loadgroup tests/ecosystem
 
 mutants: .venv/ready  ## the tests of the tests: every planted error must be seen
@@ -20,6 +20,9 @@ mutants: .venv/ready  ## the tests of the tests: every planted error must be see
 
 quick: .venv/ready  ## the reproduction of the paper in small: on digits, in a few minutes
 	.venv/bin/wagmf reproduce --quick
+
+docs: .venv/docs  ## the site, into site/
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 
 lint: .venv/ready  ## what CI asks of the text
 	.venv/bin/ruff check .
@@ -29,7 +32,7 @@ lint: .venv/ready  ## what CI asks of the text
 bench: .venv/ready  ## every benchmark
 	for script in benchmarks/*.py; do .venv/bin/python $$script || exit 1; done
 
-table: .venv/ready  ## rewrite the method table in README.md and docs/methods.md
+table: .venv/ready  ## rewrite the generated tables of README.md and docs, and draw the pictures
 	.venv/bin/python tests/test_documents.py
 
 browser: .venv/ready  ## Chromium, with which the report is tested: the system's, or one that Playwright keeps
@@ -55,5 +58,9 @@ browser: .venv/ready  ## Chromium, with which the report is tested: the system's
 	$(call PIP,.venv) --editable '.[ecosystem]'
 	touch $@
 
+.venv/docs: .venv/ready
+	$(call PIP,.venv) --editable '.[docs]'
+	touch $@
+
 clean:  ## remove what make made
-	rm -rf .venv .venv-demo demo reproduction-quick build dist .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-demo demo reproduction-quick site build dist .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis

@@ -258,7 +258,9 @@ def update(
         t: the number of this step, from 1.
         u: the window after step t - 1 (``rule.start`` before the first).
         g: the gradient, in the precision of the state: |g|^p1 of a half-precision gradient may overflow.
-        m, v, peak: the state, zeros at first. m is not read where beta1 = 0, v where p2 = inf, peak unless monotone.
+        m: the momentum, zeros at first; not read where beta1 = 0.
+        v: the weighted mean, zeros at first; not read where p2 = inf.
+        peak: the largest u·v, zeros at first; not read unless monotone.
         lr: the step size, a number or anything that broadcasts against x.
         eps: added to V. With 0, a coordinate that has had no gradient yet takes V = 1, and stays.
         xp: where ``sqrt``, ``maximum`` and ``where`` come from: ``numpy``, ``torch``, ``jax.numpy`` or ``keras.ops``.

@@ -69,9 +69,8 @@ class WAGMF(keras.optimizers.Optimizer):
     Args:
         learning_rate: the step size α, a schedule, or a function that gives it.
         rule: the method; ``wagmf.method(name).rule`` gives a named one, the default is WADA.
-        eps: added to V.
-        decay: α_t = learning_rate·t^-decay; by default the rule's own.
-        options: ``weight_decay`` (decoupled: x ← x - learning_rate·λ·x), ``clipnorm``, ``use_ema``,
+        options: ``eps``, added to V; ``decay`` in α_t = learning_rate·t^-decay, by default the rule's own;
+            ``weight_decay`` (decoupled: x ← x - learning_rate·λ·x), ``clipnorm``, ``use_ema``,
             ``gradient_accumulation_steps`` and all others that Keras's optimizers have, with Keras's meaning.
 
     >>> x = keras.Variable([1.0, 1.0])
