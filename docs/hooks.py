@@ -51,7 +51,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links as the site has them; what stands between fences is left alone."""
+    """Links as the site has them; pictures, and what stands between fences, are left alone."""
     if page.file.abs_src_path is None:  # made above
         return markdown
     places = {file.abs_src_path: file.src_uri for file in files if file.abs_src_path}
@@ -66,7 +66,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"[{words}]({os.path.relpath(uri, start)}{anchor})" if uri else in_words(words, path)
 
     parts = re.split(r"(^```.*?^```$)", markdown, flags=re.M | re.S)
-    parts[::2] = [re.sub(r"\[([^][]*)\]\(([^)#\s]+)(#[^)]*)?\)", link, part) for part in parts[::2]]
+    parts[::2] = [re.sub(r"(?<!!)\[([^][]*)\]\(([^)#\s]+)(#[^)]*)?\)", link, part) for part in parts[::2]]
     return "".join(parts)
 
 

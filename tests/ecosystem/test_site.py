@@ -135,9 +135,9 @@ def public(place: Path) -> list[str]:
     return re.findall(r'"(\w+)"', listed[1]) if listed else []
 
 
-def test_a_link_to_a_module_leads_to_its_page(site, pages):
-    links = [link for _, link in pages[site / "benchmarks.html"].links]
-    assert "api/wagmf.lab.convolutions.html" in links
+def test_a_link_to_a_module_leads_to_its_page(site):
+    # Links of the menu, which every page has, are of a class.
+    assert '<a href="api/wagmf.lab.convolutions.html">' in (site / "benchmarks.html").read_text()
 
 
 @pytest.fixture
