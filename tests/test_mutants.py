@@ -203,7 +203,7 @@ MUTANTS = {
     "torch: hooks called twice": ("torch/optimizer.py", "type(optimizer).step is WAGMF.step and bool(", "bool(", HOOKS),
     "torch: state cast by loading": ("torch/optimizer.py", "saved[name].detach().to(param.device, copy=True)",
                                      "state[name]", SAVED),
-    "torch: another rule accepted": ("torch/optimizer.py", 'if rule == "same" and theirs != ours:', "if False:", SAVED),
+    "torch: another rule accepted": ("torch/optimizer.py", 'if rule == "same" and changed:', "if False:", SAVED),
     "torch: rounding always up": ("torch/batch.py", "torch.randint_like(bits, 0, 1 << 16)",
                                   "torch.full_like(bits, (1 << 16) - 1)", ROUNDING),
     "torch: one step size for all replicas": ("torch/batch.py", "lr.reshape(-1, *[1] * (param.ndim - 1)) if",
