@@ -18,11 +18,10 @@ import json
 import random
 import statistics
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
-from step import BF16, F32, GPU, Contender, gpt2, ours, processor, size, versions
+from step import BF16, F32, GPU, Contender, circumstances, gpt2, ours, size
 
 # A CPU takes seconds for a step of GPT-2 small where it has no kernel.
 MODELS = {"GPT-2 small": gpt2()} if GPU else {"GPT-2 of 4 layers, 256 wide": gpt2(256, 4, 8192)}
@@ -108,15 +107,7 @@ def times(ready, rounds):
 
 
 def measured(rounds):
-    machine = torch.cuda.get_device_name() if GPU else f"{processor()}, {torch.get_num_threads()} threads"
-    report = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine,
-        "torch": torch.__version__,
-        "versions": versions(),
-        "rounds": rounds,
-        "models": {},
-    }
+    report = {**circumstances(), "rounds": rounds, "models": {}}
     for model, shapes in MODELS.items():
         ready, rows = {}, {}
         for name, (make, dtype) in CONTENDERS.items():
@@ -156,8 +147,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="where to write the figures, as JSON")
     parser.add_argument("--report", type=Path, nargs="+", help="print the tables of earlier runs")
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=40, help="at least 2: the table has quartiles")
     options = parser.parse_args()
+    if options.rounds < 2:
+        parser.error(f"--rounds {options.rounds} must be at least 2")
     if options.report:
         print("\n".join(table(json.loads(path.read_text())) for path in options.report), end="")
         return

@@ -354,14 +354,20 @@ def on_cpu(makers, rounds):
     return times
 
 
-def measured(options):
-    machine = torch.cuda.get_device_name() if GPU else f"{processor()}, {torch.get_num_threads()} threads"
-    report = {
+def circumstances():
+    """When, where and with what it is measured."""
+    return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine,
+        "machine": torch.cuda.get_device_name() if GPU else f"{processor()}, {torch.get_num_threads()} threads",
         "torch": torch.__version__,
         "python": platform.python_version(),
         "versions": versions(),
+    }
+
+
+def measured(options):
+    report = {
+        **circumstances(),
         "how": f"medians of rounds of up to {STEPS} steps" if GPU else "medians of steps taken in turns",
         "models": {},
     }

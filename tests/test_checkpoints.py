@@ -87,3 +87,12 @@ def test_what_is_damaged_is_no_state(where):
     with pytest.raises(Exception, match=r".") as error:
         kept.load("one", "cpu")
     assert not isinstance(error.value, OSError)
+
+
+def test_a_place_is_told_so_that_any_process_finds_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for given, right in {"a b": "a b", "~/c": "home/c", f"file://{tmp_path}/d": "d"}.items():
+        assert Checkpoints(given).where == str(tmp_path / right)
+        assert (tmp_path / right).is_dir()
+    assert Checkpoints("memory://there").where == "memory://there"

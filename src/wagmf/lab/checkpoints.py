@@ -33,6 +33,7 @@ class Checkpoints:
         self._files, root = self._guarded(lambda: fsspec.core.url_to_fs(self.where), "is no place for checkpoints")
         self._local = "file" in self._files.protocol
         self._root = Path(root).resolve() if self._local else root
+        self.where = str(self._root) if self._local else self.where  # as another process finds it, wherever it is
         self._guarded(lambda: self._files.makedirs(str(self._root), exist_ok=True), "cannot be written")
 
     def save(self, name: str, state: Any) -> None:
@@ -51,13 +52,13 @@ class Checkpoints:
 
     def drop(self, name: str) -> None:
         """Keep nothing under a name, nor half a checkpoint of a process that was killed."""
-        for place in [self._place(name), *self._halves(name)]:
-            if self._files.exists(place):
-                self._files.rm_file(place)
+        self.clear(name)
+        if self._files.exists(self._place(name)):
+            self._files.rm_file(self._place(name))
 
     def clear(self, name: str) -> None:
         """Remove half a checkpoint of a process that was killed."""
-        for place in self._halves(name):
+        for place in self._files.glob(f"{self._root}/.{name}-*"):
             self._files.rm_file(place)
 
     def names(self) -> set[str]:
@@ -66,9 +67,6 @@ class Checkpoints:
 
     def _place(self, name: str) -> str:
         return f"{self._root}/{name}.pt"
-
-    def _halves(self, name: str) -> list[str]:
-        return list(self._files.glob(f"{self._root}/.{name}-*"))
 
     def _write(self, name: str, state: Any) -> None:
         if self._local:

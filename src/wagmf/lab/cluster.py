@@ -97,10 +97,9 @@ class Cluster(Engine):
         _carry_along(self._ray, work)
         task = self._ray.remote(max_retries=_RETRIES, num_cpus=self.cpus, num_gpus=self.gpus)(_trained)
         light = replace(work, prepared=replace(work.prepared, data=None))
-        where = (
-            desk.checkpoints.where if "://" in desk.checkpoints.where else str(Path(desk.checkpoints.where).resolve())
+        return task.remote(
+            light, self._data[data.digest], desk.checkpoints.where, desk.every, self.cpus, mailbox, os.getcwd()
         )
-        return task.remote(light, self._data[data.digest], where, desk.every, self.cpus, mailbox, os.getcwd())
 
     def mailbox(self) -> Any:
         """Beside this process: it is there as long as somebody reads it."""
