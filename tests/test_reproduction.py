@@ -220,6 +220,20 @@ def test_experiments_are_whole_and_their_step_sizes_inside_the_grid(path):
         assert chosen[0] == rows.loc[rows["train_loss"].idxmin(), "lr"], method
 
 
+def test_the_page_says_where_another_step_size_tests_better():
+    table = pd.read_csv(FOLDER / "step-sizes.csv")
+    fine = table[table["stage"] == "fine"]
+    page = (FOLDER / "README.md").read_text()
+    told = page[page.index("The step size that trains best") : page.index("## Cost per batch")]
+    names = {panel.experiment for panel in gather(FOLDER).panels if panel.metric == "test_accuracy"}
+    for (name, _), rows in fine[fine["experiment"].isin(names)].groupby(["experiment", "method"]):
+        (taken,) = rows.loc[rows["chosen"], "test_accuracy"]
+        better = [row for row in rows.itertuples() if row.test_accuracy > taken]
+        top = max(better, key=lambda row: row.test_accuracy, default=None)
+        other = f", {100 * top.test_accuracy:.2f} % at {top.lr:g}" if top else ""
+        assert f"| {100 * taken:.2f} %{other} |" in told, name
+
+
 def test_walks_are_those_of_the_paper():
     walks = unpack_walks(FOLDER / "records" / "walks.jsonl.gz")
     assert {record.method for record in walks} == set(PAPER_METHODS)

@@ -137,15 +137,20 @@ def _rates_table(evidence: Evidence) -> pd.DataFrame:
         for stage in STAGES:
             curves = evidence.of(f"{name}, {stage}")
             if len(curves):
-                ends: Any = stats.finals(curves, "train_loss")
-                means = ends.groupby(["method", "lr"], as_index=False)["value"].mean()
+                losses, accuracies = _ends(curves, "train_loss"), _ends(curves, "test_accuracy")
                 epochs = int(curves["epoch"].max())
                 parts += [
-                    (name, stage, epochs, method, lr, value, bool(rates.get(method) == lr))
-                    for method, lr, value in means.itertuples(index=False)
+                    (name, stage, epochs, method, lr, loss, accuracies.get((method, lr)), rates.get(method) == lr)
+                    for (method, lr), loss in losses.items()
                 ]
-    columns = ["experiment", "stage", "epochs", "method", "lr", "train_loss", "chosen"]
+    columns = ["experiment", "stage", "epochs", "method", "lr", "train_loss", "test_accuracy", "chosen"]
     return pd.DataFrame(parts, columns=columns)
+
+
+def _ends(curves: pd.DataFrame, metric: str) -> dict[tuple[str, float], float]:
+    """What each method comes to at each step size, in the mean of seeds."""
+    ends: Any = stats.finals(curves, metric)
+    return ends.groupby(["method", "lr"])["value"].mean().to_dict()
 
 
 def _text(evidence: Evidence, table: pd.DataFrame, found: list[Verdict]) -> str:
@@ -168,6 +173,8 @@ def _text(evidence: Evidence, table: pd.DataFrame, found: list[Verdict]) -> str:
         rates=_rates(evidence),
         methods=_methods(),
         close=_close(evidence),
+        accuracies=_accuracies(evidence),
+        known=_known(evidence, outcomes),
         others=_without_the_chooser(evidence),
         moved=_moved(evidence),
         costs=_costs(evidence.costs),
@@ -288,6 +295,38 @@ def _close(evidence: Evidence) -> tuple[int, int]:
         every += 1
         close += bool(len(losses) > 1 and losses[1] - losses[0] < deviation)
     return close, every
+
+
+def _accuracies(evidence: Evidence) -> dict[str, list[str]]:
+    """The test accuracy in the second stage at what was chosen, a cell for each method, and the best that was seen."""
+    table: Any = _rates_table(evidence)
+    names = {panel.experiment for panel in evidence.panels if panel.metric == "test_accuracy"}
+    fine = table[(table["stage"] == "fine") & table["experiment"].isin(names)]
+    found: dict[str, list[str]] = {}
+    for name, rows in fine.groupby("experiment", sort=False):
+        cells = {method: _accuracy_cell(tried) for method, tried in rows.groupby("method")}
+        found[str(name)] = [cells.get(method, "–") for method in _methods()]
+    return found
+
+
+def _accuracy_cell(tried: Any) -> str:
+    ends = tried.dropna(subset="test_accuracy").set_index("lr")["test_accuracy"]
+    (taken,) = tried.loc[tried["chosen"], "lr"]
+    if taken not in ends:  # it diverged
+        return "–"
+    cell = f"{100 * ends[taken]:.2f} %"
+    return cell if ends[taken] == ends.max() else f"{cell}, {100 * ends.max():.2f} % at {ends.idxmax():g}"
+
+
+def _known(evidence: Evidence, outcomes: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """What there is to hold beside the accuracies known for ResNet-20 on CIFAR-10."""
+    name = "resnet20 on cifar10"
+    means = [
+        row["means"] for row in outcomes if (row["panel"].experiment, row["panel"].metric) == (name, "test_accuracy")
+    ]
+    table: Any = _rates_table(evidence)
+    fine = table[(table["experiment"] == name) & (table["stage"] == "fine")].sort_values("test_accuracy").dropna()
+    return {"means": sorted(means[0].values()), "top": fine.iloc[-1].to_dict()} if means and len(fine) else None
 
 
 def _without_the_chooser(evidence: Evidence) -> dict[str, int]:
