@@ -21,9 +21,10 @@ from wagmf.lab.batches import order
 from wagmf.lab.compare import Comparison, compare, prepare_comparison
 from wagmf.lab.data import load
 from wagmf.lab.engine import METRICS, Stack
-from wagmf.lab.modules import factory_of, first_line, module, source_of
+from wagmf.lab.modules import factory_of, module, source_of
 from wagmf.lab.noise import Noise, key
 from wagmf.lab.records import Records
+from wagmf.lab.sources import first_line
 from wagmf.lab.spec import Arm, Problem
 from wagmf.torch import WAGMF
 

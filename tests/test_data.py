@@ -625,7 +625,7 @@ OBJECT = np.array([{}], dtype=object)
 NO_ZIP = "/bad.npz' (it must be one that numpy.savez has written; x_train cannot be read: File is not a zip file)"
 BAD = {
     "name": (lambda f: load("cifar"), "Invalid dataset: 'cifar' (did you mean 'cifar10'? choose from digits, mnist, "),
-    "other file": (lambda f: load("mine.npy"), "cifar100, a file that ends in .npz)"),
+    "other file": (lambda f: load("mine.npy"), "cifar100, a file that ends in .npz, module:function)"),
     "number": (lambda f: load(5), "Invalid dataset: 5 (choose from digits"),
     "progress": (lambda f: load("digits", progress=1), "Invalid progress: 1 (progress must be True or False)"),
     "folder": (lambda f: load("digits", 5), "Invalid folder: 5 (it must be a path)"),

@@ -81,7 +81,8 @@ class Batches:
         self.augmentation = augmentation or Augmentation()
         self.reach = self.augmentation.reach(data.shape)
         normal = data.normalised()
-        self.x_train, self.x_test = (torch.from_numpy(x).to(device, dtype) for x in (normal.x_train, normal.x_test))
+        kept = torch.int64 if data.tokens else dtype
+        self.x_train, self.x_test = (torch.from_numpy(x).to(device, kept) for x in (normal.x_train, normal.x_test))
         self.y_train, self.y_test = (torch.tensor(y).to(device) for y in (data.y_train, data.y_test))
         self.order = torch.zeros(self.steps, len(seeds), self.batch, dtype=torch.int64, device=device)
 

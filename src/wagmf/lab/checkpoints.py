@@ -10,7 +10,7 @@ import torch
 
 from wagmf.arguments import Refused
 from wagmf.lab.files import write_whole
-from wagmf.lab.modules import first_line
+from wagmf.lab.sources import first_line
 
 __all__ = ["Checkpoints"]
 

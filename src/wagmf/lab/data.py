@@ -1,4 +1,4 @@
-"""Datasets: images or rows of numbers with a label each, for training and for testing.
+"""Datasets: images or rows of numbers with a label each, or sequences of tokens with a label for each place.
 
 ``digits`` comes with scikit-learn. ``mnist``, ``cifar10`` and ``cifar100`` are downloaded once, into the folder that
 the variable WAGMF_DATA names, or else the user's cache. The original files that lie there are known by the checksum of
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from wagmf.arguments import Refused, flag, one_of, refuse
 from wagmf.lab.files import write_whole
+from wagmf.lab.sources import first_line, named
 
 __all__ = ["DATASETS", "Dataset", "data_folder", "load"]
 
@@ -41,6 +42,9 @@ class Dataset:
     without channels get one, and whole numbers other than uint8 become float64. Do not write into them: the digest is
     computed only once.
 
+    Sequences are whole numbers from 0, x and y both of shape (n, length): y has what is to be said at each place of x,
+    such as the next letter, out of one alphabet. They stay whole numbers, int64.
+
     >>> rows = np.arange(6.0).reshape(3, 2)
     >>> Dataset("mine", rows, np.array([0, 1, 2]), rows, np.array([0, 1, 2]))
     Dataset('mine', 3 + 3 examples of shape (2,), 3 classes)
@@ -56,16 +60,24 @@ class Dataset:
         if not isinstance(self.name, str) or not self.name:
             refuse("name of a dataset", self.name, "it must be text")
         for part in ("train", "test"):
-            x = _examples(f"x_{part} in {self.name}", getattr(self, f"x_{part}"))
-            y = _labels(f"y_{part} in {self.name}", getattr(self, f"y_{part}"), len(x))
+            x, y = (_array(f"{axis}_{part} in {self.name}", getattr(self, f"{axis}_{part}")) for axis in "xy")
+            if _sequences(x, y):
+                x, y = (_tokens(f"{axis}_{part} in {self.name}", each) for axis, each in (("x", x), ("y", y)))
+            else:
+                x = _examples(f"x_{part} in {self.name}", x)
+                y = _labels(f"y_{part} in {self.name}", y, len(x))
             object.__setattr__(self, f"x_{part}", x)
             object.__setattr__(self, f"y_{part}", y)
         if self.x_test.shape[1:] != self.shape:
             right = f"an example must have the same shape as in x_train, {self.shape}"
             refuse(f"x_test in {self.name}", f"examples of shape {self.x_test.shape[1:]}", right)
-        if self.y_test.max() >= self.classes:
-            right = f"the classes of y_train are 0 to {self.classes - 1}, and y_test must hold no other"
-            refuse(f"y_test in {self.name}", int(self.y_test.max()), right)
+        if self.y_test.ndim != self.y_train.ndim:
+            right = "either both are sequences with a label for each place, or none is"
+            refuse(f"y_test in {self.name}", f"labels of shape {self.y_test.shape}", right)
+        for part, values in {"y": self.y_test, **({"x": self.x_test} if self.tokens else {})}.items():
+            if values.max() >= self.classes:
+                right = f"the classes of y_train are 0 to {self.classes - 1}, and {part}_test must hold no other"
+                refuse(f"{part}_test in {self.name}", int(values.max()), right)
 
     def __repr__(self) -> str:
         sizes = f"{len(self.x_train)} + {len(self.x_test)} examples of shape {self.shape}"
@@ -78,8 +90,14 @@ class Dataset:
 
     @property
     def classes(self) -> int:
-        """How many there are: one more than the largest label."""
-        return int(self.y_train.max()) + 1
+        """How many there are: one more than the largest label, or token."""
+        largest = int(self.y_train.max())
+        return 1 + (max(largest, int(self.x_train.max())) if self.tokens else largest)
+
+    @property
+    def tokens(self) -> bool:
+        """Whether examples are sequences of tokens."""
+        return self.y_train.ndim == 2
 
     @cached_property
     def digest(self) -> str:
@@ -93,12 +111,14 @@ class Dataset:
     def normalised(self) -> "Dataset":
         """In float32, less the mean of the training set and over its standard deviation, of every channel or feature.
 
-        What never varies in the training set becomes 0 there.
+        What never varies in the training set becomes 0 there. Tokens are left as they are.
 
         >>> rows = np.array([[1.0, 5.0], [3.0, 5.0]])
         >>> Dataset("rows", rows, np.array([0, 1]), rows, np.array([0, 1])).normalised().x_train.tolist()
         [[-1.0, 0.0], [1.0, 0.0]]
         """
+        if self.tokens:
+            return self
         mean, scale = _statistics(self.x_train)
         x_train, x_test = (_scaled(x, mean, scale) for x in (self.x_train, self.x_test))
         return replace(self, x_train=x_train, x_test=x_test)
@@ -116,6 +136,14 @@ def _examples(what: str, value: Any) -> NDArray[Any]:
         refuse(what, float(x[place]), f"all numbers must be finite; this one is at {list(place)}")
     x = x[:, None] if x.ndim == 3 else x
     return np.require(x, x.dtype if x.dtype in _KEPT else np.float64, ["C", "W"])
+
+
+def _sequences(x: NDArray[Any], y: NDArray[Any]) -> bool:
+    return y.ndim == 2 and x.shape == y.shape and x.dtype.kind in "ui" and y.dtype.kind in "ui" and bool(x.size)
+
+
+def _tokens(what: str, value: NDArray[Any]) -> NDArray[np.int64]:
+    return _labels(what, value.reshape(-1), value.size).reshape(value.shape)
 
 
 def _labels(what: str, value: Any, n: int) -> NDArray[np.int64]:
@@ -154,11 +182,11 @@ def _scaled(x: NDArray[Any], mean: NDArray[np.float64], scale: NDArray[np.float6
 
 
 def load(source: Any, folder: str | os.PathLike[str] | None = None, *, progress: bool = True) -> Dataset:
-    """A dataset by its name, from an ``.npz`` file, from arrays, or as it is.
+    """A dataset by its name, from an ``.npz`` file, from arrays, from a function, or as it is.
 
     Args:
         source: one of :data:`DATASETS`; the path of a file with the arrays x_train, y_train, x_test and y_test; a
-            mapping with those, which are copied; or a :class:`Dataset`.
+            mapping with those, which are copied; a :class:`Dataset`; or ``module:function``, which gives such.
         folder: where downloads are kept; by default :func:`data_folder`.
         progress: show how far a download has come.
 
@@ -174,7 +202,9 @@ def load(source: Any, folder: str | os.PathLike[str] | None = None, *, progress:
         return _from_arrays("arrays", source)
     if isinstance(source, str | Path) and Path(source).suffix == ".npz":
         return _from_file(Path(source).expanduser())
-    name = one_of("dataset", source, [*DATASETS, "a file that ends in .npz"])
+    if isinstance(source, str) and ":" in source:
+        return _from_function(source)
+    name = one_of("dataset", source, [*DATASETS, "a file that ends in .npz", "module:function"])
     return DATASETS[name](Path(folder).expanduser() if folder is not None else data_folder(), progress)
 
 
@@ -198,6 +228,20 @@ _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 def _from_arrays(name: str, arrays: Mapping[str, Any]) -> Dataset:
     _all_there(name, arrays)
     return Dataset(name, *(_array(f"{key} in {name}", arrays[key]).copy() for key in _ARRAYS))
+
+
+def _from_function(name: str) -> Dataset:
+    right = "module:function, which is without arguments and gives x_train, y_train, x_test and y_test"
+    make = named("dataset", name, right)
+    try:
+        made = make()
+    except Refused:
+        raise
+    except Exception as error:  # whatever the user's code may raise
+        raise Refused(f"Invalid dataset: {name!r} (it cannot be made: {first_line(error)})") from error
+    if isinstance(made, Dataset):
+        return made
+    return _from_arrays(name, made) if isinstance(made, Mapping) else refuse("dataset", name, right)
 
 
 def _all_there(name: str, arrays: Mapping[str, Any]) -> None:

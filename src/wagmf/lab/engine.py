@@ -215,7 +215,14 @@ _WARM = 3  # steps before a CUDA graph is recorded: everything has then been com
 
 
 def _scores(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross-entropy and hit of every example, [S, K, batch], of logits [S, K, classes, batch] and y [S, batch]."""
+    """Cross-entropy and hit of every example, [S, K, batch], of logits [S, K, classes, batch] and y [S, batch].
+
+    Of sequences, y [S, batch, length], they are means over the places, of which logits has a column each.
+    """
+    if y.ndim == 3:
+        places = _scores(logits, y.flatten(1))
+        loss, hit = (each.unflatten(2, y.shape[1:]).mean(3) for each in places)
+        return loss, hit
     rounded = logits.dtype in (torch.bfloat16, torch.float16)
     logits = logits.float() if rounded else logits
     right = logits.gather(2, y[:, None, None].expand(-1, logits.shape[1], 1, -1))[:, :, 0]

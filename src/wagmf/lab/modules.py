@@ -1,7 +1,6 @@
 """Any module as a model of the lab: stacked through torch.func where that gives the same, else one at a time."""
 
 import hashlib
-import importlib
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -17,9 +16,9 @@ from torch.overrides import TorchFunctionMode
 from wagmf.arguments import Refused, refuse
 from wagmf.lab.models import Model, Tensors
 from wagmf.lab.noise import Noise, key
-from wagmf.lab.sources import look_here, told
+from wagmf.lab.sources import first_line, named, told
 
-__all__ = ["Module", "factory_of", "first_line", "module", "source_of"]
+__all__ = ["Module", "factory_of", "module", "source_of"]
 
 Factory = Callable[..., Any]
 
@@ -28,8 +27,9 @@ Factory = Callable[..., Any]
 class Module(Model):
     """A module of the user's, made by ``factory`` anew for each seed.
 
-    Its forward pass takes x [batch, ...] and gives logits [batch, classes]. What it draws at random (dropout) depends
-    on seed and step alone. ``reason`` says why its replicas cannot be computed together; empty if they can.
+    Its forward pass takes x [batch, ...] and gives logits [batch, classes]; of sequences of tokens, which are whole
+    numbers, [batch, length, classes]. What it draws at random (dropout) depends on seed and step alone. ``reason``
+    says why its replicas cannot be computed together; empty if they can.
 
     >>> model = module(lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), (1, 8, 8), 10)
     >>> model.way, model.shapes["1.weight"]
@@ -70,15 +70,15 @@ class Module(Model):
         return params, kept | {name: buffer.clone() for name, buffer in made.named_buffers()}
 
     def logits(self, p: Tensors, b: Tensors, x: Tensor, noise: Noise | None) -> Tensor:
-        """The logits [S, K, classes, batch]."""
+        """The logits [S, K, classes, batch]; of sequences, [S, K, classes, batch·length]."""
         self.module.train(noise is not None)
         low = x.dtype in (torch.bfloat16, torch.float16)  # then torch decides what can be computed so
         x, dtype = (x.float(), x.dtype) if low else (x, torch.bfloat16)
         with torch.autocast(x.device.type, dtype, enabled=low, cache_enabled=False), _Norms() if low else nullcontext():
-            return self._logits(p, b, x, noise).transpose(2, 3)
+            return self._logits(p, b, x, noise).flatten(2, -2).transpose(2, 3)
 
     def _logits(self, p: Tensors, b: Tensors, x: Tensor, noise: Noise | None) -> Tensor:
-        """The logits [S, K, batch, classes]."""
+        """The logits [S, K, batch, ..., classes]."""
         if self.reason:
             rows = [self._one_by_one(_at(p, s), _at(b, s), x[s], noise, s) for s in range(len(x))]
             return torch.stack(rows)
@@ -109,8 +109,10 @@ class _Norms(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def module(factory: Factory, inputs: tuple[int, ...], classes: int, batch: int = 4) -> Module:
+def module(factory: Factory, inputs: tuple[int, ...], classes: int, batch: int = 4, *, tokens: bool = False) -> Module:
     """The model that a factory makes, tried out: does it fit the data, and can its replicas be computed together?
+
+    ``tokens``: examples are sequences of whole numbers below ``classes``, and there are logits for each place.
 
     >>> class Fickle(nn.Linear):
     ...     def forward(self, x):
@@ -119,7 +121,9 @@ def module(factory: Factory, inputs: tuple[int, ...], classes: int, batch: int =
     'its code cannot be batched'
     """
     made = _checked(factory)
-    x = torch.randn(batch, *inputs, generator=torch.Generator().manual_seed(0))
+    draws = torch.Generator().manual_seed(0)
+    shape = (batch, *inputs)
+    x = torch.randint(classes, shape, generator=draws) if tokens else torch.randn(shape, generator=draws)
     _check_state(factory, x)
     model = Module(inputs, classes, factory, made, *_tried(made, x, classes))
     return replace(model, reason=_unlike(model, x))
@@ -131,19 +135,7 @@ def factory_of(name: str) -> Factory:
     >>> factory_of("torch.nn:Identity")()
     Identity()
     """
-    where, _, attribute = name.partition(":")
-    if not where or not attribute:
-        refuse("model", name, "one of the zoo, or module:factory")
-    look_here()
-    try:
-        found: Any = importlib.import_module(where)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except Exception as error:  # whatever the user's code may raise
-        raise Refused(f"Invalid model: {name!r} (it cannot be imported: {first_line(error)})") from error
-    if not callable(found):
-        refuse("model", name, "it must be a function without arguments, or a class, that gives a torch.nn.Module")
-    return found
+    return named("model", name, "it must be a function without arguments, or a class, that gives a torch.nn.Module")
 
 
 def source_of(factory: Factory) -> str:
@@ -160,16 +152,6 @@ def source_of(factory: Factory) -> str:
     for name, tensor in made.state_dict().items():  # first weights may come from elsewhere
         digest.update(name.encode() + tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says first, or its kind where it says nothing.
-
-    >>> first_line(KeyError())
-    'KeyError'
-    """
-    said = str(error).strip() or type(error).__name__
-    return said.splitlines()[0].strip()[:300]
 
 
 def _checked(factory: Factory) -> nn.Module:
@@ -252,9 +234,10 @@ def _tried(made: nn.Module, x: Tensor, classes: int) -> tuple[tuple[str, ...], i
     finally:
         for hook in hooks:
             hook.remove()
-    if not isinstance(out, Tensor) or out.shape != (len(x), classes):
+    right = (len(x), classes) if x.is_floating_point() else (*x.shape, classes)
+    if not isinstance(out, Tensor) or out.shape != right:
         shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
-        refuse("model output", shape, f"it must be logits of shape ({len(x)}, {classes})")
+        refuse("model output", shape, f"it must be logits of shape {right}")
     names = [name for name, param in made.named_parameters() if param.requires_grad]
     if not out.requires_grad:
         refuse("model", type(made).__name__, "its logits do not depend on its parameters")

@@ -13,7 +13,8 @@ from wagmf.arguments import Refused, one_of, refuse
 from wagmf.lab.data import Dataset, load
 from wagmf.lab.environment import default_device
 from wagmf.lab.models import MODELS, Model, zoo
-from wagmf.lab.modules import factory_of, first_line, module, source_of
+from wagmf.lab.modules import factory_of, module, source_of
+from wagmf.lab.sources import first_line
 from wagmf.lab.spec import Arm, Experiment, Problem, address
 
 __all__ = ["Prepared", "Work", "addresses", "identity", "memory_of", "missing", "plan", "prepare", "stack_size"]
@@ -116,9 +117,10 @@ def prepare(
                 loaded[name] = load((sources or {}).get(name, name), progress=progress)
             model, problem = _model(each.problem, loaded[name], factories or {})
             _try_optimizers(each.arms, model)
+            problem = _settled(problem, loaded[name], device)
         except Refused as error:
             raise Refused(f"{each.name}: {error}") from error.__cause__
-        prepared.append(Prepared(replace(each, problem=problem.on(device)), loaded[name], model, device, memory))
+        prepared.append(Prepared(replace(each, problem=problem), loaded[name], model, device, memory))
     return prepared
 
 
@@ -127,6 +129,14 @@ def _check_name(name: str) -> None:
         name.encode()
     except UnicodeEncodeError:
         refuse("name", ascii(name), "it must be text: the name of a file may be something else")
+
+
+def _settled(problem: Problem, data: Dataset, device: str) -> Problem:
+    """The problem as it is on a device, if it can be."""
+    settled = problem.on(device)
+    if data.tokens and settled.precision == "bfloat16":
+        refuse("precision", problem.precision, 'here that is bfloat16, and tokens need precision = "float32"')
+    return settled
 
 
 def _try_optimizers(arms: tuple[Arm, ...], model: Model) -> None:
@@ -152,6 +162,8 @@ def _device(device: str | None, elsewhere: bool) -> str:
 def _model(problem: Problem, data: Dataset, factories: Mapping[str, Any]) -> tuple[Model, Problem]:
     """The model, and the problem with what the model adds to it: the version of its code."""
     if problem.model in MODELS and problem.model not in factories:
+        if data.tokens:
+            refuse("model", problem.model, "sequences of tokens need a module of one's own: module:factory")
         return zoo(problem.model, data.shape, data.classes, **dict(problem.options)), problem
     if problem.model not in factories and ":" not in problem.model:
         one_of("model", problem.model, [*MODELS, "module:factory"])
@@ -159,7 +171,8 @@ def _model(problem: Problem, data: Dataset, factories: Mapping[str, Any]) -> tup
         refuse("model option", problem.options[0][0], "a module of one's own has its options in its factory")
     factory = factories.get(problem.model) or factory_of(problem.model)
     batch = min(problem.batch, len(data.y_train))
-    return module(factory, data.shape, data.classes, batch), replace(problem, options=(("source", source_of(factory)),))
+    model = module(factory, data.shape, data.classes, batch, tokens=data.tokens)
+    return model, replace(problem, options=(("source", source_of(factory)),))
 
 
 # ---------------------------------------------------------------- what is left to do

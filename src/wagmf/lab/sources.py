@@ -1,9 +1,11 @@
 """What a user's code is, apart from where it stands: runs of another version must not be taken for its own.
 
 Compiled code is told, not text, so that comments, line numbers and the rest of a file make no difference. What it calls
-is followed through the user's own files; installed packages are not looked into.
+is followed through the user's own files; installed packages are not looked into. What ``module:name`` means is looked
+up here, too.
 """
 
+import importlib
 import inspect
 import re
 import site
@@ -17,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import wagmf
+from wagmf.arguments import Refused, refuse
 
-__all__ = ["commit", "look_here", "told"]
+__all__ = ["commit", "first_line", "look_here", "named", "told"]
 
 _INSTALLED = (*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("stdlib"))
 _PLACE = re.compile(r" at 0x[0-9a-fA-F]+")  # in memory, which is another each time
@@ -32,6 +35,37 @@ def look_here() -> None:
     """
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
+
+
+def named(what: str, name: str, right: str) -> Any:
+    """What can be called under ``module:name``; modules of the working folder are found, too.
+
+    ``what`` it should be is named if it cannot be imported, and ``right``, if it is no such thing.
+
+    >>> named("model", "torch.nn:Identity", "a module")()
+    Identity()
+    """
+    where, _, attribute = name.partition(":")
+    if not where or not attribute:
+        refuse(what, name, right)
+    look_here()
+    try:
+        found: Any = importlib.import_module(where)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # whatever the user's code may raise
+        raise Refused(f"Invalid {what}: {name!r} (it cannot be imported: {first_line(error)})") from error
+    return found if callable(found) else refuse(what, name, right)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says first, or its kind where it says nothing.
+
+    >>> first_line(KeyError())
+    'KeyError'
+    """
+    said = str(error).strip() or type(error).__name__
+    return said.splitlines()[0].strip()[:300]
 
 
 def told(*things: Any) -> list[str]:

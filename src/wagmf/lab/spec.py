@@ -110,7 +110,7 @@ class Problem:
     """What is trained and how; everything but method, step size and seed.
 
     Args:
-        dataset: digits, mnist, cifar10, cifar100, or the path of an .npz file.
+        dataset: digits, mnist, cifar10, cifar100, the path of an .npz file, or ``module:function``.
         model: softmax, mlp, cnn, resnet20, or a module of one's own as ``module:factory``.
         options: of the model, such as (("width", 64),).
         epochs: how many passes over the training set.

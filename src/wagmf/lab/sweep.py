@@ -16,9 +16,9 @@ from wagmf.arguments import Refused, integer
 from wagmf.lab.checkpoints import Checkpoints
 from wagmf.lab.engine import Stack
 from wagmf.lab.environment import environment
-from wagmf.lab.modules import first_line
 from wagmf.lab.planning import Prepared, Work, addresses, identity, missing, plan
 from wagmf.lab.records import Records, Run
+from wagmf.lab.sources import first_line
 from wagmf.lab.spec import METRICS, address
 
 __all__ = ["Desk", "Engine", "Epoch", "Watch", "sweep", "train_stack"]
