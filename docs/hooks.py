@@ -40,11 +40,11 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """The reproduction with its figures and tables, and a page for each module."""
-    folder = ROOT / "reproduction"
-    for path in [folder / "README.md", *folder.glob("*.csv"), *folder.glob("figures/*")]:
-        name = path.relative_to(ROOT).as_posix()
-        files.append(File.generated(config, name, abs_src_path=str(path)))
+    """The reproduction and the study beyond it, with figures and tables, and a page for each module."""
+    for folder in (ROOT / "reproduction", ROOT / "experiments" / "beyond"):
+        for path in [folder / "README.md", *folder.glob("*.csv"), *folder.glob("figures/*")]:
+            name = path.relative_to(ROOT).as_posix()
+            files.append(File.generated(config, name, abs_src_path=str(path)))
     for name in modules():
         files.append(File.generated(config, f"api/{name}.md", content=f"---\ntitle: {name}\n---\n\n::: {name}\n"))
     return files

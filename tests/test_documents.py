@@ -141,11 +141,16 @@ def test_the_pictures_are_drawn_from_the_weights(tmp_path):
     assert sorted(shown) == sorted(kept)
 
 
-PAGES = [ROOT / "README.md", REPRODUCTION, *sorted((ROOT / "docs").glob("*.md"))]
+BEYOND = ROOT / "experiments" / "beyond" / "README.md"
+PAGES = [ROOT / "README.md", REPRODUCTION, BEYOND, *sorted((ROOT / "docs").glob("*.md"))]
 ELSEWHERE = [
     CLUSTER,
     ROOT / "docs" / "ecosystem.md",
 ]  # which need more packages; their blocks are run in tests/ecosystem
+
+
+def called(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
 
 
 MIGRATION = ROOT / "docs" / "migration.md"
@@ -177,7 +182,7 @@ def python_blocks(path: Path) -> list[str]:
     return blocks(path.read_text(), "python")
 
 
-@pytest.mark.parametrize("path", [path for path in PAGES if path not in ELSEWHERE], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [path for path in PAGES if path not in ELSEWHERE], ids=called)
 def test_every_python_block_runs(path):
     """Each by itself: nothing of the package is imported before, and no name is left over from another block."""
     for block in python_blocks(path):
@@ -256,7 +261,7 @@ def app_commands() -> dict[str, Any]:
     return vars(typer.main.get_command(app))["commands"]
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=called)
 def test_every_command_can_be_given(path):
     for line in commands(path.read_text()):
         understand(line)
@@ -280,7 +285,7 @@ def test_readme_has_python_to_run_and_the_two_commands():
     assert "make test" in readme
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=called)
 def test_links_lead_somewhere(path):
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text()):
         assert target.startswith("https://") or (path.parent / target).exists(), target

@@ -6,7 +6,8 @@ import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,6 +56,8 @@ Weighted adaptive gradient methods: one rule, seventeen methods, the paper's exp
                                       what was run
   wagmf reproduce --quick             the whole paper in small, on digits
   wagmf reproduce --no-train          its figures, tables and verdicts again
+  wagmf study experiments/beyond --no-train
+                                      what a folder of experiments answers
 """
 
 app = typer.Typer(
@@ -346,40 +349,103 @@ def _reproduce(
     _need_the_lab()
     from wagmf.lab.reproduction import rebuild
 
+    _check_training(train, every, only, device)
+    folder = _folder(out or Path("reproduction-quick" if quick else "reproduction"))
+    _train_and_write(
+        folder,
+        partial(_train_paper, folder, experiments, only or [], quick, device, every) if train else None,
+        partial(rebuild, folder),
+    )
+
+
+@app.command("study")
+def _study(
+    experiments: Annotated[Path, typer.Argument(help="A folder of experiments with a study.toml.", show_default=False)],
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Train only experiments with this in their name; may be repeated.", show_default=False),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small data, few epochs: does everything work?")] = False,
+    train: Annotated[bool, typer.Option(help="Without it, write what follows from the records.")] = True,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help=r"The folder for records and page.  \[default: the same]", show_default=False),
+    ] = None,
+    device: _Device = None,
+    every: _Every = 20,
+) -> None:
+    """A study of your own: train what is missing of a folder of experiments, then answer what its study.toml asks.
+
+    Runs that archives of other experiments have, in the folders that study.toml calls known, are used again. Stop with
+    Ctrl-C when you like: what is finished is kept in OUT/records, and the same command continues.
+    """
+    _need_the_lab()
+    from wagmf.lab.questions import read_study
+    from wagmf.lab.study import rebuild_study
+
+    _check_training(train, every, only, device)
+    study = read_study(experiments)
+    folder = _folder(out or (Path(f"{experiments.resolve().name}-quick") if quick else experiments))
+    known = [path for each in study.known for path in sorted(each.glob("*.jsonl.gz")) if path.name != "walks.jsonl.gz"]
+
+    def trained() -> None:
+        _train_some(_prepared(experiments, only or [], quick, device), folder, every, known)
+
+    _train_and_write(folder, trained if train else None, partial(rebuild_study, experiments, folder))
+
+
+def _check_training(train: bool, every: int, only: list[str] | None, device: str | None) -> None:
     integer("every", every, least=1)
     for name, given in (("only", only), ("device", device)):
         if given and not train:
             refuse(name, given, "it is for training, and --no-train trains nothing")
-    folder = _folder(out or Path("reproduction-quick" if quick else "reproduction"))
+
+
+def _train_and_write(folder: Path, train: Callable[[], None] | None, write: Callable[[], list[Path]]) -> None:
+    """Train, if that is asked for, until it is done or somebody stops it; then write what follows from the records."""
     stopped = False
     try:
-        if train:
-            _train_paper(folder, experiments, only or [], quick, device, every)
+        if train is not None:
+            train()
     except KeyboardInterrupt:
         stopped = True
     if not stopped or any((folder / "records").glob("*.gz")):
-        for path in rebuild(folder):
+        for path in write():
             _say(f"Wrote     {path}")
     if stopped:
         _err.print("Stopped: what was finished is kept; the same command continues.", highlight=False)
         raise typer.Exit(130)
 
 
-def _train_paper(folder: Path, experiments: Path, only: list[str], quick: bool, device: str | None, every: int) -> None:
-    """Simulate, train and time what is missing."""
-    from wagmf.lab.costs import measure
-    from wagmf.lab.live import LiveView
-    from wagmf.lab.paper_runs import COSTS, SYNTHETIC, paper_experiments, quickly, train
+def _prepared(experiments: Path, only: list[str], quick: bool, device: str | None) -> Any:
+    """The experiments of a folder, or some of them, as they are or in small, with their data."""
+    from wagmf.lab.paper_runs import fewer, paper_experiments, quickly
     from wagmf.lab.planning import prepare
 
     found = paper_experiments(experiments, only)
-    prepared = prepare([quickly(each) for each in found] if quick else found, device)
+    return prepare(map(quickly, found), device, sources=fewer(found)) if quick else prepare(found, device)
+
+
+def _train_some(prepared: Any, folder: Path, every: int, known: list[Path]) -> None:
+    """Train what is missing, behind a live view."""
+    from wagmf.lab.live import LiveView
+    from wagmf.lab.paper_runs import train
+
+    with LiveView(_err) as view:
+        train(prepared, folder / "runs.db", _folder(folder / "records"), known=known, every=every, watch=view)
+
+
+def _train_paper(folder: Path, experiments: Path, only: list[str], quick: bool, device: str | None, every: int) -> None:
+    """Simulate, train and time what is missing."""
+    from wagmf.lab.costs import measure
+    from wagmf.lab.paper_runs import COSTS, SYNTHETIC
+
+    prepared = _prepared(experiments, only, quick, device)
     archives = _folder(folder / "records")
     if not only or SYNTHETIC in only:
         tasks = _tasks("1e5" if quick else "1e7", 3 if quick else 8, ",".join(PAPER_METHODS), _LRS, 100)
         _walk(tasks, folder / "walks.jsonl", archives / "walks.jsonl.gz")
-    with LiveView(_err) as view:
-        train(prepared, folder / "runs.db", archives, every=every, watch=view)
+    _train_some(prepared, folder, every, [])
     if COSTS in only or (not only and not (archives / "costs.csv").exists()):
         _say("Timing a step of every network with every method ...")
         measure(archives / "costs.csv", device, quick=quick)

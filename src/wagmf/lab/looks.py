@@ -1,15 +1,36 @@
 """What figures are made of, and how each method looks in all of them."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from numpy.typing import NDArray
 
 from wagmf.methods import METHODS
 
-__all__ = ["Cell", "Dots", "Line", "Mark", "Matrix", "Panel", "Style", "label", "round_numbers", "styles"]
+__all__ = [
+    "MODEL_TITLES",
+    "Cell",
+    "Dots",
+    "Line",
+    "Mark",
+    "Matrix",
+    "Panel",
+    "Style",
+    "label",
+    "round_numbers",
+    "styles",
+    "title_of",
+]
+
+MODEL_TITLES: Mapping[str, str] = MappingProxyType(
+    {"softmax": "softmax regression", "mlp": "MLP", "cnn": "CNN", "resnet20": "ResNet-20"}
+)
+"""What readers call the models of the zoo."""
+
+_DATA = {"mnist": "MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 
 
 @dataclass(frozen=True)
@@ -193,6 +214,16 @@ def label(method: str) -> str:
     ('WADA-v3', 'torch.optim.AdamW')
     """
     return METHODS[method].title if method in METHODS else method
+
+
+def title_of(experiment: str) -> str:
+    """What a reader calls an experiment that is named after its model and its data.
+
+    >>> title_of("mlp on cifar10"), title_of("mine on digits")
+    ('MLP on CIFAR-10', 'mine on digits')
+    """
+    model, _, data = experiment.partition(" on ")
+    return f"{MODEL_TITLES.get(model, model)} on {_DATA.get(data, data)}" if data else experiment
 
 
 def styles(methods: Iterable[str]) -> dict[str, Style]:

@@ -1,23 +1,30 @@
-"""Training for the reproduction: which experiments, what is missing of them, and the archives that outlive it."""
+"""Training for the reproduction, or any study: which experiments, what is missing, the archives that outlive it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from wagmf.arguments import Refused, refuse
+from wagmf.lab.data import Dataset, load
+from wagmf.lab.models import MODELS
 from wagmf.lab.planning import Prepared, Work
 from wagmf.lab.records import Records, Run, archive, restore, shortened
 from wagmf.lab.spec import Experiment, read
 from wagmf.lab.sweep import Epoch, Watch
 from wagmf.lab.tuning import carry_out, recorded, search
 
-__all__ = ["COSTS", "SYNTHETIC", "archive_of", "paper_experiments", "quickly", "train"]
+__all__ = ["COSTS", "STUDY", "SYNTHETIC", "archive_of", "fewer", "paper_experiments", "quickly", "train"]
 
 SYNTHETIC: str = "synthetic"
 """What the one experiment is called that trains nothing: the synthetic problem of Figure 1."""
 
 COSTS: str = "costs"
 """What timing the methods is called."""
+
+STUDY: str = "study.toml"
+"""The file among experiments that describes none, but what is asked of them."""
 
 _MODELS = ("softmax", "mlp", "cnn", "resnet20")  # in the order of the figures, which is also that of their cost
 
@@ -32,7 +39,8 @@ def paper_experiments(folder: Path, only: Sequence[str] = ()) -> list[Experiment
     >>> [each.name for each in paper_experiments(folder)]
     ['mlp on digits']
     """
-    found = [each for path in sorted(folder.glob("*.toml")) for each in read(path) if each.tuning is not None]
+    files = [path for path in sorted(folder.glob("*.toml")) if path.name != STUDY]
+    found = [each for path in files for each in read(path) if each.tuning is not None]
     if not found:
         raise Refused(f"{folder}: there are no experiments in it (run this where the project was cloned to)")
     names = [each.name for each in found]
@@ -53,6 +61,8 @@ def _named(word: str, names: list[str]) -> list[str]:
 def quickly(experiment: Experiment) -> Experiment:
     """The same on digits in a few epochs: to see that everything works, not to learn something.
 
+    A module of one's own is for data of its own: it keeps them, and :func:`fewer` of them will do.
+
     >>> from wagmf.lab.spec import experiment
     >>> table = {"dataset": "mnist", "model": "mlp", "methods": ["wada"], "lrs": [0.1], "epochs": 200, "tuning": {}}
     >>> quickly(experiment(table)).problem.epochs
@@ -60,9 +70,35 @@ def quickly(experiment: Experiment) -> Experiment:
     """
     if experiment.tuning is None:
         refuse("tuning", None, f"{experiment.name} does not say how its step sizes are searched for")
-    problem = replace(experiment.problem.lasting(5), dataset="digits", precision="auto")
+    problem = experiment.problem.lasting(5)
+    if problem.model in MODELS:
+        problem = replace(problem, dataset="digits", precision="auto")
     tuning = replace(experiment.tuning, epochs=1, fine_epochs=1, seeds=(0,))
     return replace(experiment, problem=problem, seeds=(0, 1), tuning=tuning)
+
+
+def fewer(experiments: Iterable[Experiment], count: int = 64) -> dict[str, Dataset]:
+    """The first examples of data that quick experiments do not take from digits, by the name of these.
+
+    >>> from wagmf.lab.spec import experiment
+    >>> fewer([experiment({"dataset": "digits", "model": "mlp", "methods": ["wada"], "lrs": [0.1]})])
+    {}
+    """
+    names = {each.problem.dataset for each in experiments if each.problem.model not in MODELS}
+    return {name: _fewer(load(name), count) for name in names}
+
+
+def _fewer(data: Dataset, count: int) -> Dataset:
+    """The first, and the one with the largest label, or token, so that there are as many classes."""
+    largest = [part.reshape(len(part), -1).max(1) for part in (data.y_train, *([data.x_train] * data.tokens))]
+    rows = np.unique([*range(min(count, len(data.y_train))), *(int(each.argmax()) for each in largest)])
+    return replace(
+        data,
+        x_train=data.x_train[rows],
+        y_train=data.y_train[rows],
+        x_test=data.x_test[:count],
+        y_test=data.y_test[:count],
+    )
 
 
 def archive_of(folder: Path, name: str) -> Path:
@@ -70,14 +106,25 @@ def archive_of(folder: Path, name: str) -> Path:
 
     >>> archive_of(Path("records"), "mlp on mnist").name
     'mlp-on-mnist.jsonl.gz'
+    >>> archive_of(Path("records"), "growth, mlp on mnist").name
+    'growth-mlp-on-mnist.jsonl.gz'
     """
-    return folder / f"{name.replace(' ', '-')}.jsonl.gz"
+    return folder / f"{name.replace(', ', '-').replace(' ', '-')}.jsonl.gz"
 
 
-def train(prepared: list[Prepared], path: Path, archives: Path, *, every: int = 20, watch: Watch | None = None) -> None:
+def train(
+    prepared: list[Prepared],
+    path: Path,
+    archives: Path,
+    *,
+    known: Iterable[Path] = (),
+    every: int = 20,
+    watch: Watch | None = None,
+) -> None:
     """Run what is missing of experiments: first the search of their step sizes, then all seeds at what it has chosen.
 
-    Runs that the archives have are not trained again. After every stack they have what is recorded by then.
+    Runs that the archives have are not trained again, nor those of ``known``, archives of other experiments. After
+    every stack the archives have what is recorded by then.
 
     >>> import tempfile
     >>> from wagmf.lab.spec import experiment
@@ -91,6 +138,9 @@ def train(prepared: list[Prepared], path: Path, archives: Path, *, every: int = 
     records = Records(path)
     for each in prepared:
         _reuse(each, records, archive_of(archives, each.experiment.name))
+    digests = {each.data.digest for each in prepared}
+    for one in known:
+        _add([run for run in restore(one)[0] if run.config.get("data") in digests], records, one)
     for each in prepared:
         carry_out([each], path, every=every, watch=_Keeping(each, records, archives, watch or Watch()))
         _keep(each, records, archives)
@@ -106,6 +156,11 @@ def _reuse(each: Prepared, records: Records, path: Path) -> None:
             raise Refused(
                 f"{path}: it holds runs on other data than {each.experiment.problem.dataset} (use another --out)"
             )
+    _add(runs, records, path)
+
+
+def _add(runs: list[Run], records: Records, path: Path) -> None:
+    """Put runs of an archive into the records, if those that are there already are the same."""
     there = {run.key: shortened(run).curves for run in records.runs([run.key for run in runs])}
     for run in runs:
         if there.get(run.key, run.curves) != run.curves:

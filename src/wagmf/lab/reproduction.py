@@ -20,15 +20,13 @@ from wagmf.lab.claims import ACCURACY_MARGIN, LOSS_MARGIN, Verdict, verdicts
 from wagmf.lab.evidence import STAGES, Evidence, experiment_of, gather, minutes, significance_table
 from wagmf.lab.figures import QUANTITIES, best, sensitivity, training
 from wagmf.lab.files import write_whole
-from wagmf.lab.looks import Panel, label, styles
+from wagmf.lab.looks import MODEL_TITLES, Panel, label, styles, title_of
 from wagmf.lab.paper import BASELINES, OURS, PAIRS, PANELS, Printed
 from wagmf.lab.records import Tables
 from wagmf.lab.report import report
 
 __all__ = ["rebuild"]
 
-_DATA = {"mnist": "MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "digits": "digits"}
-_MODELS = {"softmax": "softmax regression", "mlp": "MLP", "cnn": "CNN", "resnet20": "ResNet-20"}
 _COLUMNS = {2: 3, 3: 3, 4: 3, 5: 2, 6: 2}  # panels in a row, as the paper has them
 
 
@@ -57,22 +55,17 @@ def _figures(evidence: Evidence, folder: Path) -> list[Path]:
 
 def _panel(evidence: Evidence, panel: Printed) -> Panel:
     drawn = training(evidence.of(panel.experiment), panel.metric, evidence.chosen[panel.experiment])
-    title = f"({panel.letter}) {_title(panel.experiment)}: {QUANTITIES[panel.metric]}"
+    title = f"({panel.letter}) {title_of(panel.experiment)}: {QUANTITIES[panel.metric]}"
     return replace(drawn, title=title, zoom=0.8 * max(float(line.x[-1]) for line in drawn.lines))
 
 
 def _searched(evidence: Evidence, name: str) -> Panel:
     drawn = sensitivity(evidence.of(f"{name}, fine"), "train_loss", evidence.chosen[name])
-    return replace(drawn, title=_title(name))
+    return replace(drawn, title=title_of(name))
 
 
 def _methods() -> list[str]:
     return list(styles([*OURS, *BASELINES]))
-
-
-def _title(experiment: str) -> str:
-    model, _, data = experiment.partition(" on ")
-    return f"{_MODELS.get(model, model)} on {_DATA.get(data, data)}"
 
 
 def _seeds(evidence: Evidence) -> str:
@@ -156,7 +149,7 @@ def _ends(curves: pd.DataFrame, metric: str) -> dict[tuple[str, float], float]:
 def _text(evidence: Evidence, table: pd.DataFrame, found: list[Verdict]) -> str:
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     world = jinja2.Environment(loader=loader, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-    world.filters |= {"label": label, "title": _title, "p": _p}
+    world.filters |= {"label": label, "title": title_of, "p": _p}
     spent, outcomes = _spent(evidence), _outcomes(evidence, table)
     return world.get_template("reproduction.md.jinja").render(
         panels=evidence.panels,
@@ -357,7 +350,7 @@ def _moved(evidence: Evidence) -> list[str]:
                 if not 0.6 < lr / best[method] < 1.7
             ]
             if far:
-                moved.append(f"{_title(name)}: {', '.join(far)}")
+                moved.append(f"{title_of(name)}: {', '.join(far)}")
     return moved
 
 
@@ -379,8 +372,13 @@ def _costs(costs: Any) -> list[dict[str, Any]]:
     found = []
     for model, rows in costs.groupby("model", sort=False):
         times = dict(zip(rows["method"], rows["ms"], strict=True))
-        spread = max(times.values()) / min(times.values())
+        spread, title = max(times.values()) / min(times.values()), MODEL_TITLES.get(model, model)
         found.append(
-            {"model": _MODELS.get(model, model), "times": times, "spread": spread, "device": rows["device"].iloc[0]}
+            {
+                "model": title,
+                "times": times,
+                "spread": spread,
+                "device": rows["device"].iloc[0],
+            }
         )
     return found

@@ -1,0 +1,339 @@
+"""A study, written from its records alone: tables, figures, and answers to what it asks (see questions.py).
+
+A folder has ``records/`` (archives of runs, one for each experiment); :func:`rebuild_study` writes the rest beside it.
+Nothing is trained here, and the same records give the same files. What was not run is named.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+import pandas as pd
+
+from wagmf.arguments import Refused
+from wagmf.lab import plots, stats
+from wagmf.lab.answers import difference, number, p_value
+from wagmf.lab.claims import ACCURACY_MARGIN, LOSS_MARGIN
+from wagmf.lab.evidence import STAGES, Evidence, experiment_of, gather, minutes
+from wagmf.lab.figures import QUANTITIES, sensitivity, training
+from wagmf.lab.files import write_whole
+from wagmf.lab.looks import label, styles, title_of
+from wagmf.lab.paper_runs import STUDY, paper_experiments
+from wagmf.lab.questions import Beside, Question, answer_of, besides, read_study, standing
+from wagmf.lab.records import tables
+from wagmf.lab.spec import Experiment
+
+__all__ = ["rebuild_study"]
+
+_RATES = ["experiment", "stage", "epochs", "method", "lr", "train_loss", "chosen"]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A question with its experiments, and what is recorded of them; methods are called as the question calls them."""
+
+    question: Question
+    experiments: list[Experiment]
+    all: Any  # curves, of searches and of what is unfinished, too
+
+    def of(self, name: str) -> Any:
+        """The curves of an experiment, or of a stage of its search."""
+        return self.all[self.all["experiment"] == name].reset_index(drop=True)
+
+    def methods(self, one: Experiment) -> list[str]:
+        """The methods of an experiment, in its order."""
+        return list(dict.fromkeys(self.question.called(arm.label) for arm in one.arms))
+
+    @property
+    def whole(self) -> list[Experiment]:
+        """The experiments of which every method was run with every seed; others are not named so in archives."""
+        return [one for one in self.experiments if set(self.of(one.name)["method"]) >= {*self.methods(one)}]
+
+    @property
+    def missing(self) -> list[Experiment]:
+        return [one for one in self.experiments if one not in self.whole]
+
+    @property
+    def finals(self) -> Any:
+        """The curves of whole experiments: every method at the step size that was chosen, all seeds."""
+        return self.all[self.all["experiment"].isin([one.name for one in self.whole])].reset_index(drop=True)
+
+    def chosen(self, name: str) -> dict[str, float]:
+        """The step size of each method in an experiment."""
+        return dict(self.of(name)[["method", "lr"]].drop_duplicates().itertuples(index=False, name=None))
+
+    def title(self, one: Experiment) -> str:
+        """What the experiment is called among those of the question."""
+        return title_of(one.name.removeprefix(f"{self.question.name}, "))
+
+
+def rebuild_study(experiments: Path, folder: Path) -> list[Path]:
+    """Write everything that follows from the records of a folder, and return what was written, README.md first.
+
+    Args:
+        experiments: the folder that describes the experiments and, in ``study.toml``, what is asked of them.
+        folder: the one that has ``records/``, which may be the same.
+
+    >>> import tempfile
+    >>> rebuild_study(Path(tempfile.mkdtemp()), Path(tempfile.mkdtemp()))
+    Traceback (most recent call last):
+    wagmf.arguments.Refused: .../study.toml: cannot be read: No such file or directory
+    """
+    study, found, evidence = read_study(experiments), paper_experiments(experiments), gather(folder)
+    curves = tables(evidence.runs, evidence.names).curves
+    asked = [_asked(question, found, curves) for question in study.questions]
+    for one in found:
+        if not any(one in each.experiments for each in asked):
+            raise Refused(f"{experiments / STUDY}: no question is asked of {one.name}")
+    cells = {each.question.name: besides(each.question, each.finals) for each in asked}
+    drawn = [path for each in asked for path in _figures(each, folder / "figures")]
+    every = [asdict(cell) for each in asked for cell in cells[each.question.name]]
+    written = [
+        _csv(pd.DataFrame(every, columns=[*Beside.__dataclass_fields__]), folder / "comparisons.csv"),
+        _csv(pd.DataFrame(_rates(asked), columns=_RATES), folder / "step-sizes.csv"),
+    ]
+    world = _world()
+    text = world.get_template("study.md.jinja").render(
+        study=study,
+        questions=[_told(each, cells[each.question.name]) for each in asked],
+        missing=[_lacking(each, one, evidence) for each in asked for one in each.missing],
+        total=len(found),
+        spent=[row for each in asked for row in _spent(each, evidence)],
+        short=_short(asked),
+        margins=(LOSS_MARGIN, ACCURACY_MARGIN),
+        command=f"wagmf study {_from_here(experiments)}",
+        environment={name: told for name, told in tables(evidence.runs).environment.items() if told},
+    )
+    readme = write_whole(folder / "README.md", lambda new: new.write_text(text, encoding="utf-8"))
+    return [readme, *written, *drawn]
+
+
+def _from_here(path: Path) -> str:
+    """The path as one would type it in the working folder: the page is the same wherever that lies."""
+    here, whole = Path.cwd(), path.resolve()
+    return (whole.relative_to(here) if whole.is_relative_to(here) else path).as_posix()
+
+
+def _asked(question: Question, experiments: Sequence[Experiment], curves: pd.DataFrame) -> _Asked:
+    own = [one for one in experiments if question.asked_of(one.name)]
+    if not own:
+        raise Refused(f"{STUDY}: Invalid name: {question.name!r} (no experiment has a name that begins with it)")
+    for one in own:
+        if question.reference not in {arm.label for arm in one.arms}:
+            raise Refused(f"{STUDY}: Invalid reference: {question.reference!r} (it is no method of {one.name})")
+    return _Asked(question, own, curves.assign(method=[question.called(name) for name in curves["method"]]))
+
+
+def _world() -> jinja2.Environment:
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    world = jinja2.Environment(loader=loader, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+    world.filters |= {"label": label, "listed": _listed}
+    return world
+
+
+def _csv(table: pd.DataFrame, path: Path) -> Path:
+    return write_whole(path, lambda new: table.to_csv(new, index=False, float_format="%.6g"))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
+
+
+# ------------------------------------------------------------------ figures
+
+
+def _figures(asked: _Asked, folder: Path) -> list[Path]:
+    """The curves of every experiment, by every metric, and the second stage of its search."""
+    if not asked.whole:
+        return []
+    folder.mkdir(exist_ok=True)
+    name, metrics = asked.question.name, asked.question.metrics
+    methods = list(styles({method for one in asked.whole for method in asked.methods(one)}))
+    panels = [_panel(asked, one, metric) for one in asked.whole for metric in metrics]
+    fine = [(one, asked.of(f"{one.name}, {STAGES[1]}")) for one in asked.whole]
+    searched = [
+        replace(sensitivity(curves, "train_loss", asked.chosen(one.name)), title=asked.title(one))
+        for one, curves in fine
+        if len(curves)
+    ]
+    drawn = []
+    for ending in ("png", "svg"):
+        path, title = folder / f"{name}.{ending}", f"{asked.question.asks} Means with 95 % bands"
+        drawn.append(plots.panel_picture(panels, path, title=title, methods=methods, columns=len(metrics)))
+        if searched:
+            path = folder / f"{name}-step-sizes.{ending}"
+            title = "The search for step sizes, its second stage: what was chosen is ringed"
+            drawn.append(plots.panel_picture(searched, path, title=title, methods=methods, columns=3))
+    return drawn
+
+
+def _panel(asked: _Asked, one: Experiment, metric: str) -> Any:
+    drawn = training(asked.of(one.name), metric, asked.chosen(one.name))
+    last = max(float(line.x[-1]) for line in drawn.lines)
+    return replace(drawn, title=f"{asked.title(one)}: {QUANTITIES[metric]}", zoom=0.8 * last if last > 10 else None)
+
+
+# ------------------------------------------------------------------ words
+
+
+def _told(asked: _Asked, cells: list[Beside]) -> dict[str, Any]:
+    """All that the page says of a question."""
+    question, stands = asked.question, standing(cells)
+    fresh = besides(question, _without_the_chooser(asked))
+    return {
+        "question": question,
+        "answer": answer_of(stands),
+        "words": _words(question, stands),
+        "stands": [(name, counts, sum(counts.values())) for name, counts in stands.items()],
+        "large": answer_of(standing(cells, large=True)),
+        "fresh": answer_of(standing(fresh)),
+        "fresh_seeds": sorted({cell.n for cell in fresh}),
+        "seeds": sorted({cell.n for cell in cells}),
+        "family": {metric: sum(cell.metric == metric for cell in cells) for metric in question.metrics},
+        "quantities": [QUANTITIES[metric] for metric in question.metrics],
+        "missing": [asked.title(one) for one in asked.missing],
+        "asked": len(asked.experiments),
+        "reference": question.called(question.reference),
+        "outcomes": [_outcome(asked, one) for one in asked.whole],
+        "comparisons": [_comparison(asked, one, cells) for one in asked.whole],
+        "edges": _edges(asked),
+    }
+
+
+def _words(question: Question, stands: dict[str, dict[str, int]]) -> str:
+    """Why the answer is what it is."""
+    ahead = [label(name) for name, each in stands.items() if each["better"] and not each["worse"]]
+    both = [label(name) for name, each in stands.items() if each["better"] and each["worse"]]
+    reference = label(question.called(question.reference))
+    return {
+        "no": f"{_listed(ahead)} {_is(ahead)} shown to be better than {reference} somewhere, and worse nowhere",
+        "yes": f"every other is shown to be worse than {reference} somewhere, and better nowhere",
+        "it depends": f"{_listed(both)} {_is(both)} shown to be better than {reference} in one place, worse in another",
+        "open": f"no other is shown to be better than {reference}, nor is every other shown to be worse",
+        "not run": "there are no complete records",
+    }[answer_of(stands)]
+
+
+def _is(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+def _without_the_chooser(asked: _Asked) -> Any:
+    """The curves of the seeds that had no part in the choice of step sizes."""
+    used = {one.name: one.tuning.seeds if one.tuning else () for one in asked.experiments}
+    finals = asked.finals
+    kept = [seed not in used[name] for name, seed in zip(finals["experiment"], finals["seed"], strict=True)]
+    return finals[kept].reset_index(drop=True)
+
+
+def _outcome(asked: _Asked, one: Experiment) -> dict[str, Any]:
+    """For each method its step size, and the mean and standard deviation of every metric over seeds."""
+    curves, rows = asked.of(one.name), []
+    chosen = asked.chosen(one.name)
+    ends: dict[str, Any] = {metric: stats.finals(curves, metric) for metric in asked.question.metrics}
+    for method in asked.methods(one):
+        values = {metric: end.loc[end["method"] == method, "value"].to_numpy() for metric, end in ends.items()}
+        cells = [_spread(each, metric) for metric, each in values.items()]
+        rows.append(
+            {"method": method, "lr": f"{chosen[method]:g}", "n": len(next(iter(values.values()))), "cells": cells}
+        )
+    return {"title": asked.title(one), "rows": rows}
+
+
+def _spread(values: Any, metric: str) -> str:
+    """Mean and standard deviation, of those that did not diverge."""
+    known = values[np.isfinite(values)]
+    lost = f" ({len(values) - len(known)} of {len(values)} diverged)" if len(known) < len(values) else ""
+    if not len(known):
+        return f"–{lost}"
+    times, digits, unit = (100, 2, " %") if metric.endswith("accuracy") else (1, 4, "")
+    deviation = f" ± {times * known.std(ddof=1):.{digits}f}" if len(known) > 1 else ""
+    return f"{times * known.mean():.{digits}f}{deviation}{unit}{lost}"
+
+
+def _comparison(asked: _Asked, one: Experiment, cells: list[Beside]) -> dict[str, Any]:
+    rows = [
+        {
+            "quantity": QUANTITIES[cell.metric],
+            "method": cell.method,
+            "difference": difference(cell.difference, cell.metric),
+            "interval": f"{difference(cell.low, cell.metric)} to {difference(cell.high, cell.metric)}",
+            "p": p_value(cell.p).removeprefix("= "),
+            "effect": number(cell.effect),
+            "n": cell.n,
+            "outcome": cell.outcome + (", and it matters" if cell.matters else ""),
+        }
+        for cell in cells
+        if cell.experiment == one.name
+    ]
+    return {"title": asked.title(one), "rows": rows}
+
+
+def _edges(asked: _Asked) -> list[str]:
+    """Step sizes that are at an edge of what the second stage has tried."""
+    found = []
+    for one in asked.whole:
+        tried: Any = asked.of(f"{one.name}, {STAGES[1]}").groupby("method")["lr"]
+        ends = {method: {min(lrs), max(lrs)} for method, lrs in tried}
+        found += [
+            f"{label(method)} ({lr:g}) in {asked.title(one)}"
+            for method, lr in asked.chosen(one.name).items()
+            if lr in ends.get(method, ())
+        ]
+    return found
+
+
+def _rates(asked: Sequence[_Asked]) -> list[dict[str, Any]]:
+    """Every step size that was tried in the searches, with its loss, and which of them was taken."""
+    rows = []
+    for each in asked:
+        for one in each.whole:
+            chosen = each.chosen(one.name)
+            for stage in STAGES:
+                curves = each.of(f"{one.name}, {stage}")
+                ends: Any = stats.finals(curves, "train_loss") if len(curves) else pd.DataFrame()
+                for (method, lr), end in ends.groupby(["method", "lr"]) if len(ends) else ():
+                    told = {"experiment": one.name, "stage": stage, "epochs": int(curves["epoch"].max())}
+                    told |= {"method": method, "lr": lr, "train_loss": end["value"].mean(skipna=False)}
+                    rows.append(told | {"chosen": chosen.get(method) == lr})
+    return rows
+
+
+def _lacking(asked: _Asked, one: Experiment, evidence: Evidence) -> dict[str, str]:
+    """What there is of an experiment that is not whole."""
+    names = {one.name, *(f"{one.name}, {stage}" for stage in STAGES), f"{one.name}, unfinished"}
+    count = sum(not names.isdisjoint(called) for called in evidence.names.values())
+    there = {method for name in names for method in asked.of(name)["method"]}
+    none = [label(method) for method in asked.methods(one) if method not in there]
+    words = f"{count} runs are recorded, those of its search for step sizes included" if count else ""
+    words += f"; of {_listed(none)} there is none" if count and none else ""
+    words = words or "nothing is recorded yet"
+    return {"name": one.name, "words": words}
+
+
+def _spent(asked: _Asked, evidence: Evidence) -> list[dict[str, Any]]:
+    """What each experiment consists of: runs of its own, and runs that others had trained."""
+    rows = []
+    for one in asked.whole:
+        stages = {one.name, *(f"{one.name}, {stage}" for stage in STAGES)}
+        runs = [run for run in evidence.runs if stages & {*evidence.names[run.key]}]
+        own = [run for run in runs if experiment_of(run.experiment) == one.name]
+        data = sorted({str(run.config.get("data", "")) for run in runs})
+        rows.append(
+            {
+                "name": one.name,
+                "runs": len(runs),
+                "again": len(runs) - len(own),
+                "minutes": minutes(own).get(one.name, 0.0),
+                "data": ", ".join(data),
+            }
+        )
+    return rows
+
+
+def _short(asked: Sequence[_Asked]) -> bool:
+    """Whether something was run in fewer epochs than its experiment has: the pipeline was tried out."""
+    return any(each.of(one.name)["epoch"].max() < one.problem.epochs for each in asked for one in each.whole)

@@ -1,0 +1,425 @@
+"""Studies: what they ask, what of other experiments they use again, and that their answers follow from the records."""
+
+import math
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from twins import one_thread as one_thread
+from typer.testing import CliRunner
+
+from wagmf.arguments import Refused
+from wagmf.cli import app
+from wagmf.lab import study
+from wagmf.lab.paper_runs import archive_of, fewer, paper_experiments, quickly
+from wagmf.lab.planning import Prepared, Work
+from wagmf.lab.questions import ANSWERS, Beside, Question, answer_of, read_study, standing
+from wagmf.lab.records import Records, Run, archive, restore
+from wagmf.lab.spec import METRICS, Arm
+from wagmf.lab.study import rebuild_study
+from wagmf.lab.tuning import search
+from wagmf.methods import METHODS
+from wagmf.rule import Rule
+from wagmf.weights import Polynomial
+
+ROOT = Path(__file__).parent.parent
+BEYOND, PAPER = ROOT / "experiments" / "beyond", ROOT / "experiments" / "paper"
+RECORDS = ROOT / "reproduction" / "records"
+GROWTH = [one for one in paper_experiments(BEYOND) if one.name.startswith("growth, ")]
+METHODS_OF = ("adamnc", "wada", "nosadam(eta=2, p2=6)", "nosadam(eta=3, p2=8)")
+
+
+def call(*words, expect=0):
+    result = CliRunner().invoke(app, ["study", *map(str, words)])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == expect, result.output
+    return result
+
+
+def contents(folder, *without):
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in ("runs.db", ".gitignore", *without)
+    }
+
+
+# ------------------------------------------------------------------ the folder experiments/beyond
+
+
+@pytest.mark.parametrize("eta", range(4))
+def test_the_methods_are_polynomial_weights_with_the_root_that_belongs_to_them(eta):
+    """AdamNC and WADA are η = 0 and η = 1: the same rule but for the name of its weights."""
+    labels = dict(zip(METHODS_OF, range(4), strict=True))
+    for one in GROWTH:
+        (arm,) = {Arm(arm.method, 1.0, arm.options) for arm in one.arms if labels[arm.label] == eta}
+        wanted = Rule(Polynomial(eta), p1=2, p2=2 * (eta + 1))
+        for name in ("p1", "p2", "beta1", "decay", "debias", "monotone", "nesterov"):
+            assert getattr(arm.rule, name) == getattr(wanted, name), name
+        for t in (1, 2, 7, 1000):
+            assert arm.rule.weights.window(t) == pytest.approx(wanted.weights.window(t), rel=1e-12)
+
+
+@pytest.mark.parametrize("one", GROWTH, ids=lambda one: one.name)
+def test_the_paper_s_runs_are_used_again(one):
+    """Of AdamNC and WADA nothing is missing, search and seeds: only η = 2 and 3 are left to train."""
+    (like,) = paper_experiments(PAPER, [one.name.removeprefix("growth, ")])
+    assert (one.problem, one.seeds, one.tuning) == (like.problem, like.seeds, like.tuning)
+    assert one.seeds == tuple(range(8))
+    runs = {run.key: run for run in restore(archive_of(RECORDS, like.name))[0]}
+    (digest,) = {run.config["data"] for run in runs.values()}
+
+    def prepared(arms):
+        return Prepared(replace(one, arms=arms), SimpleNamespace(digest=digest), None, "cuda")
+
+    def loss(stage, arm):
+        keys = Work(stage, (arm,), stage.experiment.seeds).keys
+        known = [math.inf if runs[key].diverged else runs[key].curves["train_loss"][-1] for key in keys if key in runs]
+        return sum(known) / len(known) if len(known) == len(keys) else None
+
+    old = tuple(arm for arm in one.arms if arm.method in ("adamnc", "wada"))
+    found = search(prepared(old), loss)
+    assert found.missing is None
+    assert not found.edges
+    chosen = found.chosen.experiment
+    assert set(Work(found.chosen, chosen.arms, chosen.seeds).keys) <= set(runs)
+    left = search(prepared(one.arms), loss).missing.experiment
+    assert left.name == f"{one.name}, coarse"
+    assert {arm.label for arm in left.arms} == set(METHODS_OF[2:])
+    assert len(left.arms) == 10
+
+
+def test_the_folder_follows_from_its_records(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    if (BEYOND / "records").exists():
+        shutil.copytree(BEYOND / "records", tmp_path / "records")
+    rebuild_study(BEYOND, tmp_path)
+    mine = contents(tmp_path)
+    right = {name: data for name, data in contents(BEYOND).items() if not name.endswith((".toml", ".py", ".pyc"))}
+    assert mine.keys() == right.keys()
+    assert not [name for name in right if mine[name] != right[name]], "wagmf study experiments/beyond --no-train"
+
+
+def test_every_experiment_is_told_of_as_run_or_not_run():
+    text = (BEYOND / "README.md").read_text()
+    for one in paper_experiments(BEYOND):
+        path = archive_of(BEYOND / "records", one.name)
+        if f"- {one.name}: " in text:
+            assert not path.exists() or one.name not in {name for each in restore(path)[1].values() for name in each}
+        else:
+            runs, names = restore(path)
+            finals = [run for run in runs if one.name in names[run.key]]
+            assert len(finals) == len({arm.label for arm in one.arms}) * 8, "eight seeds of every method"
+            assert {run.config["epochs"] for run in finals} == {one.problem.epochs}
+
+
+def test_the_study_in_small_has_fewer_examples_and_as_many_classes():
+    found = paper_experiments(BEYOND, ["characters"])
+    (data,) = fewer(found, 10).values()
+    assert 10 <= len(data.x_train) <= 12
+    assert (len(data.x_test), data.classes) == (10, 96)
+    assert quickly(found[0]).problem.dataset == found[0].problem.dataset
+
+
+# ------------------------------------------------------------------ answers, from made-up records
+
+STUDY = """
+title = "Mine"
+text = "Two tasks."
+[[question]]
+name = "growth"
+asks = "Is linear the right growth?"
+metrics = ["train_loss", "test_accuracy"]
+reference = "wada"
+[question.methods]
+adamnc = "η = 0"
+wada = "η = 1"
+"nosadam(eta=2, p2=6)" = "η = 2"
+"""
+TASK = """
+name = "growth, {model} on mnist"
+dataset = "mnist"
+model = "{model}"
+epochs = 2
+seeds = 8
+[tuning]
+seeds = 1
+[methods]
+adamnc = [0.01]
+wada = [0.1]
+nosadam = {{ lrs = [0.1], eta = 2, p2 = 6 }}
+"""
+
+
+@pytest.fixture
+def described(tmp_path):
+    """A study of two experiments."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "study.toml").write_text(STUDY)
+    for model in ("softmax", "mlp"):
+        (folder / f"{model}.toml").write_text(TASK.format(model=model))
+    return folder
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Without figures, which take longer than all the rest."""
+    monkeypatch.setattr(study.plots, "panel_picture", lambda panels, path, **_: path)
+
+
+def record(folder, losses, tasks=("softmax", "mlp"), seeds=8):
+    """Archives in which methods end at these losses, by task and method; seeds shift all alike, and a little apart."""
+    noise = np.random.default_rng(0)
+    for k, task in enumerate(tasks):
+        name, runs, names = f"growth, {task} on mnist", [], {}
+        shared = noise.normal(0, 0.05, seeds)
+        for j, (method, options) in enumerate((("adamnc", {}), ("wada", {}), ("nosadam", {"eta": 2, "p2": 6}))):
+            for seed in range(seeds):
+                last = losses[k][j] + shared[seed] + noise.normal(0, 0.001)
+                curves = {metric: [1.0, last] for metric in METRICS} | {"test_accuracy": [0.1, 0.9]}
+                config = {"method": method, "method_options": options, "lr": 0.1, "seed": seed, "data": "d"}
+                key = f"{task}{method}{seed}"
+                runs.append(Run(key, name, config | {"model": task, "epochs": 2}, None, curves, seconds=1.0))
+                names[key] = [name, f"{name}, fine"] if seed == 0 else [name]
+        (folder / "records").mkdir(exist_ok=True)
+        archive(runs, names, archive_of(folder / "records", name))
+
+
+def answered(text):
+    (row,) = [line for line in text.splitlines() if line.startswith("| Is linear the right growth?")]
+    return row.split(" | ")[1]
+
+
+@pytest.mark.parametrize(
+    ("losses", "answer", "words"),
+    [
+        ([(0.6, 0.5, 0.6), (0.6, 0.5, 0.6)], "yes", "every other is shown to be worse than η = 1 somewhere"),
+        (
+            [(0.6, 0.5, 0.5), (0.6, 0.5, 0.4)],
+            "no",
+            "η = 2 is shown to be better than η = 1 somewhere, and worse",
+        ),
+        ([(0.4, 0.5, 0.4), (0.4, 0.5, 0.4)], "no", "η = 0 and η = 2 are shown to be better than η = 1"),
+        (
+            [(0.6, 0.5, 0.6), (0.6, 0.5, 0.4)],
+            "it depends",
+            "η = 2 is shown to be better than η = 1 in one place, worse",
+        ),
+        ([(0.6, 0.5, 0.5), (0.6, 0.5, 0.5)], "open", "nor is every other shown to be worse"),
+    ],
+)
+def test_other_records_have_other_answers(losses, answer, words, described, tmp_path, undrawn):
+    record(tmp_path, losses)
+    text = rebuild_study(described, tmp_path)[0].read_text()
+    assert answered(text) == f"**{answer}**"
+    assert words in text
+    assert "| 8 |" in text
+    assert "Not run yet" not in text
+    assert f"matters, the answer is *{answer}*" in text
+    assert re.search(rf"choosing step sizes \(7\) it is \*{answer}\*", text)
+
+
+def test_a_difference_too_small_to_matter_is_told_apart(described, tmp_path, undrawn):
+    record(tmp_path, [(0.504, 0.5, 0.504), (0.504, 0.5, 0.504)])
+    text = rebuild_study(described, tmp_path)[0].read_text()
+    assert answered(text) == "**yes**"
+    assert "matters, the answer is *open*" in text
+
+
+def test_the_numbers_are_those_of_the_records(described, tmp_path):
+    record(tmp_path, [(0.6, 0.5, 0.4), (0.6, 0.5, 0.4)])
+    text = rebuild_study(described, tmp_path)[0].read_text()
+    runs = restore(archive_of(tmp_path / "records", "growth, mlp on mnist"))[0]
+    ends = {
+        method: np.array([run.curves["train_loss"][-1] for run in runs if run.config["method"] == method])
+        for method in ("adamnc", "wada", "nosadam")
+    }
+    for end in ends.values():
+        assert f"| {end.mean():.4f} ± {end.std(ddof=1):.4f} | 90.00 ± 0.00 % |" in text
+    apart = ends["nosadam"].mean() - ends["wada"].mean()
+    assert f"| training loss | η = 2 | {apart:+#.3g}".replace("-", "−") in text
+    assert "after Holm over 4 and 4" in text
+    assert (tmp_path / "figures" / "growth.svg").exists()
+    assert (tmp_path / "figures" / "growth-step-sizes.png").exists()
+
+
+def test_what_is_missing_is_named_and_the_answer_is_provisional(described, tmp_path, undrawn):
+    record(tmp_path, [(0.6, 0.5, 0.6)], ["softmax"])
+    text = rebuild_study(described, tmp_path)[0].read_text()
+    assert answered(text) == "**yes** (provisional)"
+    assert "Of 2 experiments 1 is not complete" in text
+    assert "- growth, mlp on mnist: nothing is recorded yet." in text
+    record(tmp_path, [(0.6, 0.5, 0.6)], ["mlp"])
+    path = archive_of(tmp_path / "records", "growth, mlp on mnist")
+    runs, _ = restore(path)
+    searched = [run for run in runs if run.config["method"] != "nosadam" and run.config["seed"] == 0]
+    archive(searched, {run.key: ["growth, mlp on mnist, coarse"] for run in searched}, path)
+    text = rebuild_study(described, tmp_path)[0].read_text()
+    words = "2 runs are recorded, those of its search for step sizes included; of η = 2 there is none"
+    assert f"- growth, mlp on mnist: {words}." in text
+
+
+def test_a_method_that_diverged_more_often_is_not_better(described, tmp_path, undrawn):
+    record(tmp_path, [(0.6, 0.5, 0.4), (0.6, 0.5, 0.4)])
+    for task in ("softmax", "mlp"):
+        path = archive_of(tmp_path / "records", f"growth, {task} on mnist")
+        runs, names = restore(path)
+        lost = [replace(run, curves={metric: [1.0, None] for metric in METRICS}, diverged=2)
+                if run.config["method"] == "nosadam" and run.config["seed"] == 3 else run for run in runs]  # fmt: skip
+        archive(lost, names, path)
+    text = rebuild_study(described, tmp_path)[0].read_text()
+    assert answered(text) == "**open**"
+    assert "(1 of 8 diverged)" in text
+    assert "nan" not in text
+
+
+def test_an_experiment_with_one_method_fewer_is_not_whole(described, tmp_path, undrawn):
+    """As after a method was added to its file."""
+    record(tmp_path, [(0.6, 0.5, 0.6), (0.6, 0.5, 0.6)])
+    path = archive_of(tmp_path / "records", "growth, mlp on mnist")
+    runs, names = restore(path)
+    archive([run for run in runs if run.config["method"] != "nosadam"], names, path)
+    text = rebuild_study(described, tmp_path)[0].read_text()
+    assert "Of 2 experiments 1 is not complete" in text
+    assert "- growth, mlp on mnist: 16 runs are recorded" in text
+    assert answered(text) == "**yes** (provisional)"
+
+
+def test_nothing_recorded_is_said(described, tmp_path):
+    text = rebuild_study(described, tmp_path)[0].read_text()
+    assert answered(text) == "**not run**"
+    assert text.count("nothing is recorded yet") == 2
+
+
+@pytest.mark.parametrize(
+    ("stands", "answer"),
+    [
+        ({}, "not run"),
+        ({"a": (1, 0), "b": (0, 1)}, "no"),
+        ({"a": (1, 1), "b": (0, 1)}, "it depends"),
+        ({"a": (1, 1), "b": (2, 0)}, "no"),
+        ({"a": (0, 2), "b": (0, 1)}, "yes"),
+        ({"a": (0, 2), "b": (0, 0)}, "open"),
+        ({"a": (0, 0)}, "open"),
+    ],
+)
+def test_the_rule_of_an_answer(stands, answer):
+    assert answer_of({name: {"better": b, "worse": w} for name, (b, w) in stands.items()}) == answer
+    assert answer in ANSWERS
+
+
+def test_standing_counts_every_comparison():
+    found = ("better", "open", "level")
+    cells = [Beside("e", "train_loss", "a", outcome, 0.1, 0, 0, 0, 0, 8, 1.0) for outcome in found]
+    assert standing(cells)["a"] == {"better": 1, "worse": 0, "level": 1, "open": 1}
+    assert standing(cells, large=True)["a"] == {"better": 0, "worse": 0, "level": 2, "open": 1}
+
+
+# ------------------------------------------------------------------ what a study says of itself
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('name = "growth"', 'name = "grwth"', "Invalid name: 'grwth' (no experiment has a name that begins with it)"),
+        ('reference = "wada"', 'reference = "adam"', "Invalid reference: 'adam' (it is no method of growth, "),
+        ('reference = "wada"', "", "Invalid reference: None (the question must say it)"),
+        ('"test_accuracy"', '"accuracy"', "Invalid metric: 'accuracy'"),
+        ('metrics = ["train_loss", "test_accuracy"]', 'metrics = "train_loss"', "metrics must be a list"),
+        ('title = "Mine"', "title = 3", "Invalid title: 3 (title must be text)"),
+        ('title = "Mine"', 'known = ["nowhere"]', "Invalid known: ['nowhere']"),
+        ("[[question]]", "[question]", "write [[question]] above each of them"),
+        ('adamnc = "η = 0"', "adamnc = 0", "methods must be a table"),
+        ("asks =", "ask =", "Invalid key of question: 'ask'"),
+        ("title", "title =", "is not TOML"),
+    ],
+)
+def test_a_study_that_makes_no_sense_is_refused(old, new, words, described, tmp_path, undrawn):
+    (described / "study.toml").write_text(STUDY.replace(old, new, 1))
+    with pytest.raises(Refused) as error:
+        rebuild_study(described, tmp_path)
+    assert words in str(error.value)
+    assert "study.toml" in str(error.value)
+
+
+def test_an_experiment_of_which_nothing_is_asked_is_refused(described, tmp_path):
+    (described / "more.toml").write_text(TASK.format(model="cnn").replace("growth, ", ""))
+    with pytest.raises(Refused, match="no question is asked of cnn on mnist"):
+        rebuild_study(described, tmp_path)
+
+
+def test_questions_of_the_folder_can_be_read():
+    read = read_study(BEYOND)
+    assert [each.name for each in read.questions] == ["growth", "characters"]
+    assert [path.resolve() for path in read.known] == [RECORDS]
+    assert set(read.questions[0].methods) == set(METHODS_OF)
+    assert Question("a", "?", ("train_loss",), "wada").called("adam") == "adam" in METHODS
+
+
+# ------------------------------------------------------------------ the command
+
+SMALL = """
+dataset = "mnist"
+model = "softmax"
+epochs = 10
+seeds = 8
+[tuning]
+seeds = 1
+"""
+
+
+def test_the_whole_study_in_small(tmp_path, monkeypatch, one_thread):
+    """What another experiment has trained is not trained again, and the page follows from the study's own records."""
+    monkeypatch.chdir(tmp_path)
+    paper, mine = tmp_path / "paper", tmp_path / "mine"
+    for folder in (paper, mine):
+        folder.mkdir()
+    asked = STUDY.replace("title", 'known = ["../paper/records"]\ntitle', 1)
+    old = "[methods]\nadamnc = [0.1]\nwada = [1]\n"
+    (paper / "study.toml").write_text(STUDY)
+    (paper / "softmax.toml").write_text(f'name = "growth, old"\n{SMALL}{old}')
+    call(paper, "--quick", "-o", paper, "--device", "cpu")
+    (mine / "study.toml").write_text(asked)
+    new = "nosadam = { lrs = [1], eta = 2, p2 = 6 }\n"
+    (mine / "softmax.toml").write_text(f'name = "growth, softmax on mnist"\n{SMALL}{old}{new}')
+    said = call(mine, "--quick", "--device", "cpu").output.replace("\n", "")
+    out = tmp_path / "mine-quick"
+    assert f"Wrote     {out.name}/README.md" in said
+    trained = {key for keys, _ in Records(out / "runs.db").attempts() for key in keys}
+    runs, names = restore(archive_of(out / "records", "growth, softmax on mnist"))
+    assert {run.config["method"] for run in runs if run.key in trained} == {"nosadam"}
+    again = [run for run in runs if run.key not in trained]
+    assert {run.config["method"] for run in again} == {"adamnc", "wada"}
+    finals = [run for run in runs if "growth, softmax on mnist" in names[run.key]]
+    assert len(finals) == 3 * 2
+    text = (out / "README.md").read_text()
+    assert answered(text) != "**not run**"
+    assert f"| growth, softmax on mnist | {len(runs)} | {len(again)} |" in text
+    assert "the pipeline tried out" in text
+    shutil.rmtree(paper / "records")
+    (paper / "records").mkdir()
+    shutil.copytree(out / "records", tmp_path / "alone" / "records")
+    call(mine, "--no-train", "-o", tmp_path / "alone")
+    assert contents(tmp_path / "alone") == contents(out)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere"], "study.toml: cannot be read"),
+        (["mine", "--every", "0"], "Invalid every: 0"),
+        (["mine", "--no-train", "--only", "mlp"], "Invalid only: ['mlp']"),
+        (["mine", "--only", "vgg", "--quick"], "Invalid only: 'vgg'"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(words, message, described, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Refused) as error:
+        call(*words)
+    assert message in str(error.value)
