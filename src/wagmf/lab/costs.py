@@ -11,8 +11,8 @@ from wagmf.lab.claims import MODELS
 from wagmf.lab.data import Dataset
 from wagmf.lab.engine import Stack
 from wagmf.lab.environment import default_device, environment
-from wagmf.lab.files import write_whole
 from wagmf.lab.models import zoo
+from wagmf.lab.records import write_csv
 from wagmf.lab.spec import Arm, Problem
 from wagmf.methods import PAPER_METHODS
 
@@ -46,7 +46,7 @@ def measure(path: Path, device: str | None = None, *, quick: bool = False) -> Pa
             rows.append((model, name, ms, *(made[key] for key in _MADE)))
         torch.compiler.reset()  # every stack compiles its own functions; torch would stop after some of them
     table = pd.DataFrame(rows, columns=["model", "method", "ms", *_MADE])
-    return write_whole(path, lambda new: table.to_csv(new, index=False, float_format="%.6g"))
+    return write_csv(table, path)
 
 
 def _alone(model: str, method: str, device: str, steps: int, size: int) -> Stack:

@@ -55,7 +55,7 @@ class Evidence:
         curves: Any = self.all.curves
         return curves[curves["experiment"].isin({panel.experiment for panel in PANELS})].reset_index(drop=True)
 
-    @property
+    @cached_property
     def panels(self) -> list[Printed]:
         """The panels of the paper for which every method was run."""
         there = self.finals.groupby("experiment")["method"].agg(set) if len(self.finals) else {}
@@ -73,6 +73,29 @@ class Evidence:
         for name, method, lr in self.finals[["experiment", "method", "lr"]].drop_duplicates().itertuples(index=False):
             found.setdefault(name, {})[method] = lr
         return {name: found[name] for name in _in_order(found)}
+
+    @cached_property
+    def tried(self) -> Any:
+        """Every step size that was tried in the searches, what it came to, and whether it was taken."""
+        parts = []
+        for name, rates in self.chosen.items():
+            for stage in STAGES:
+                curves = self.of(f"{name}, {stage}")
+                if len(curves):
+                    losses, accuracies = _ends(curves, "train_loss"), _ends(curves, "test_accuracy")
+                    epochs = int(curves["epoch"].max())
+                    parts += [
+                        (name, stage, epochs, method, lr, loss, accuracies.get((method, lr)), rates.get(method) == lr)
+                        for (method, lr), loss in losses.items()
+                    ]
+        columns = ["experiment", "stage", "epochs", "method", "lr", "train_loss", "test_accuracy", "chosen"]
+        return pd.DataFrame(parts, columns=columns)
+
+
+def _ends(curves: pd.DataFrame, metric: str) -> dict[tuple[str, float], float]:
+    """What each method comes to at each step size, in the mean of seeds."""
+    ends: Any = stats.finals(curves, metric)
+    return ends.groupby(["method", "lr"])["value"].mean().to_dict()
 
 
 def gather(folder: Path) -> Evidence:

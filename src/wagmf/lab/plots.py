@@ -18,6 +18,7 @@ __all__ = [
     "figure1_picture",
     "matrix_picture",
     "panel_picture",
+    "panel_pictures",
     "plotly_js",
 ]
 
@@ -254,6 +255,21 @@ def panel_picture(
     )
     figure.suptitle(_literal(title), fontsize=11)
     return _save(figure, path)
+
+
+def panel_pictures(
+    panels: Sequence[Panel], path: Path, *, title: str, methods: Sequence[str], columns: int | None = None
+) -> list[Path]:
+    """Panels as :func:`panel_picture` draws them, for a page and for print: PNG and SVG. Of no panels nothing.
+
+    >>> panel_pictures([], Path("loss"), title="Made up", methods=["wada"])
+    []
+    """
+    return [
+        panel_picture(panels, path.with_suffix(ending), title=title, methods=methods, columns=columns)
+        for ending in (".png", ".svg")
+        if panels
+    ]
 
 
 def matrix_picture(matrices: Sequence[Matrix], path: Path, *, title: str) -> Path:

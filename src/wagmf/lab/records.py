@@ -19,7 +19,7 @@ from wagmf.arguments import Refused, refuse
 from wagmf.lab.files import pack, single, unpack, write_whole
 from wagmf.lab.spec import METRICS
 
-__all__ = ["Records", "Run", "Tables", "archive", "export", "restore", "shortened", "tables"]
+__all__ = ["Records", "Run", "Tables", "archive", "export", "restore", "shortened", "tables", "write_csv"]
 
 _FORMAT = 2
 _PATIENCE = 60.0  # seconds to wait for others who write
@@ -293,6 +293,16 @@ def export(records: Tables, path: Path) -> Path:
     if path.suffix == ".csv":
         return write_whole(path, lambda new: frame.to_csv(new, index=False))
     return write_whole(path, lambda new: frame.to_parquet(new, index=False))
+
+
+def write_csv(table: pd.DataFrame, path: Path) -> Path:
+    """Write a table for people to read: numbers to six digits.
+
+    >>> import tempfile
+    >>> write_csv(pd.DataFrame({"x": [1 / 3]}), Path(tempfile.mkdtemp()) / "thirds.csv").read_text()
+    'x\\n0.333333\\n'
+    """
+    return write_whole(path, lambda new: table.to_csv(new, index=False, float_format="%.6g"))
 
 
 def archive(runs: Iterable[Run], names: Mapping[str, Iterable[str]], path: Path) -> Path:

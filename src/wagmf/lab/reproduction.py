@@ -17,12 +17,12 @@ from wagmf.arguments import Refused
 from wagmf.lab import plots, stats
 from wagmf.lab.answers import ALPHA
 from wagmf.lab.claims import ACCURACY_MARGIN, LOSS_MARGIN, Verdict, verdicts
-from wagmf.lab.evidence import STAGES, Evidence, experiment_of, gather, minutes, significance_table
+from wagmf.lab.evidence import Evidence, experiment_of, gather, minutes, significance_table
 from wagmf.lab.figures import QUANTITIES, best, sensitivity, training
 from wagmf.lab.files import write_whole
 from wagmf.lab.looks import MODEL_TITLES, Panel, label, styles, title_of
 from wagmf.lab.paper import BASELINES, OURS, PAIRS, PANELS, Printed
-from wagmf.lab.records import Tables
+from wagmf.lab.records import Tables, write_csv
 from wagmf.lab.report import report
 
 __all__ = ["rebuild"]
@@ -36,21 +36,17 @@ _COLUMNS = {2: 3, 3: 3, 4: 3, 5: 2, 6: 2}  # panels in a row, as the paper has t
 def _figures(evidence: Evidence, folder: Path) -> list[Path]:
     folder.mkdir(exist_ok=True)
     drawn = []
-    for ending in ("png", "svg"):
-        if evidence.walks:
-            drawn.append(plots.figure1_picture(evidence.walks, folder / f"figure1.{ending}"))
-        for number, columns in _COLUMNS.items():
-            panels = [_panel(evidence, panel) for panel in evidence.panels if panel.figure == number]
-            if panels:
-                title = f"Figure {number}, reproduced: mean of {_seeds(evidence)} seeds with 95 % bands"
-                path = folder / f"figure{number}.{ending}"
-                drawn.append(plots.panel_picture(panels, path, title=title, methods=_methods(), columns=columns))
-        searched = [_searched(evidence, name) for name in evidence.chosen if len(evidence.of(f"{name}, fine"))]
-        if searched:
-            path = folder / f"step-sizes.{ending}"
-            title = "The search for step sizes, its second stage: what was chosen is ringed"
-            drawn.append(plots.panel_picture(searched, path, title=title, methods=_methods(), columns=3))
-    return drawn
+    if evidence.walks:
+        drawn += [plots.figure1_picture(evidence.walks, folder / f"figure1.{ending}") for ending in ("png", "svg")]
+    for number, columns in _COLUMNS.items():
+        panels = [_panel(evidence, panel) for panel in evidence.panels if panel.figure == number]
+        title = f"Figure {number}, reproduced: mean of {_seeds(evidence)} seeds with 95 % bands"
+        path = folder / f"figure{number}"
+        drawn += plots.panel_pictures(panels, path, title=title, methods=_methods(), columns=columns)
+    searched = [_searched(evidence, name) for name in evidence.chosen if len(evidence.of(f"{name}, fine"))]
+    title = "The search for step sizes, its second stage: what was chosen is ringed"
+    path = folder / "step-sizes"
+    return drawn + plots.panel_pictures(searched, path, title=title, methods=_methods(), columns=3)
 
 
 def _panel(evidence: Evidence, panel: Printed) -> Panel:
@@ -91,9 +87,9 @@ def rebuild(folder: Path) -> list[Path]:
     found = verdicts(evidence.finals, evidence.walks, evidence.costs)
     drawn = _figures(evidence, folder / "figures")
     written = [
-        _csv(table, folder / "significance.csv"),
-        _csv(_claims_table(found), folder / "claims.csv"),
-        _csv(_rates_table(evidence), folder / "step-sizes.csv"),
+        write_csv(table, folder / "significance.csv"),
+        write_csv(_claims_table(found), folder / "claims.csv"),
+        write_csv(evidence.tried, folder / "step-sizes.csv"),
     ]
     text = _text(evidence, table, found)
     readme = write_whole(folder / "README.md", lambda new: new.write_text(text, encoding="utf-8"))
@@ -114,36 +110,9 @@ def _only_finals(evidence: Evidence) -> Tables:
     )
 
 
-def _csv(table: pd.DataFrame, path: Path) -> Path:
-    return write_whole(path, lambda new: table.to_csv(new, index=False, float_format="%.6g"))
-
-
 def _claims_table(found: list[Verdict]) -> pd.DataFrame:
     rows = [{"claim": each.id, "verdict": each.verdict, **asdict(cell)} for each in found for cell in each.cells]
     return pd.DataFrame(rows)
-
-
-def _rates_table(evidence: Evidence) -> pd.DataFrame:
-    """Every step size that was tried in the searches, with its loss, and which of them was taken."""
-    parts = []
-    for name, rates in evidence.chosen.items():
-        for stage in STAGES:
-            curves = evidence.of(f"{name}, {stage}")
-            if len(curves):
-                losses, accuracies = _ends(curves, "train_loss"), _ends(curves, "test_accuracy")
-                epochs = int(curves["epoch"].max())
-                parts += [
-                    (name, stage, epochs, method, lr, loss, accuracies.get((method, lr)), rates.get(method) == lr)
-                    for (method, lr), loss in losses.items()
-                ]
-    columns = ["experiment", "stage", "epochs", "method", "lr", "train_loss", "test_accuracy", "chosen"]
-    return pd.DataFrame(parts, columns=columns)
-
-
-def _ends(curves: pd.DataFrame, metric: str) -> dict[tuple[str, float], float]:
-    """What each method comes to at each step size, in the mean of seeds."""
-    ends: Any = stats.finals(curves, metric)
-    return ends.groupby(["method", "lr"])["value"].mean().to_dict()
 
 
 def _text(evidence: Evidence, table: pd.DataFrame, found: list[Verdict]) -> str:
@@ -279,9 +248,8 @@ def _rates(evidence: Evidence) -> dict[str, list[str]]:
 
 def _close(evidence: Evidence) -> tuple[int, int]:
     """In how many of all searches the next best step size was within the standard deviation of seeds."""
-    table: Any = _rates_table(evidence)
     close = every = 0
-    for (name, method), rows in table[table["stage"] == "fine"].groupby(["experiment", "method"]):
+    for (name, method), rows in evidence.tried[evidence.tried["stage"] == "fine"].groupby(["experiment", "method"]):
         losses = np.sort(rows["train_loss"].to_numpy())
         ends: Any = stats.finals(evidence.of(str(name)), "train_loss")
         deviation = ends.loc[ends["method"] == method, "value"].std()
@@ -292,9 +260,8 @@ def _close(evidence: Evidence) -> tuple[int, int]:
 
 def _accuracies(evidence: Evidence) -> dict[str, list[str]]:
     """The test accuracy in the second stage at what was chosen, a cell for each method, and the best that was seen."""
-    table: Any = _rates_table(evidence)
     names = {panel.experiment for panel in evidence.panels if panel.metric == "test_accuracy"}
-    fine = table[(table["stage"] == "fine") & table["experiment"].isin(names)]
+    fine = evidence.tried[(evidence.tried["stage"] == "fine") & evidence.tried["experiment"].isin(names)]
     found: dict[str, list[str]] = {}
     for name, rows in fine.groupby("experiment", sort=False):
         cells = {method: _accuracy_cell(tried) for method, tried in rows.groupby("method")}
@@ -317,8 +284,8 @@ def _known(evidence: Evidence, outcomes: list[dict[str, Any]]) -> dict[str, Any]
     means = [
         row["means"] for row in outcomes if (row["panel"].experiment, row["panel"].metric) == (name, "test_accuracy")
     ]
-    table: Any = _rates_table(evidence)
-    fine = table[(table["experiment"] == name) & (table["stage"] == "fine")].sort_values("test_accuracy").dropna()
+    fine = evidence.tried[(evidence.tried["experiment"] == name) & (evidence.tried["stage"] == "fine")]
+    fine = fine.sort_values("test_accuracy").dropna()
     return {"means": sorted(means[0].values()), "top": fine.iloc[-1].to_dict()} if means and len(fine) else None
 
 

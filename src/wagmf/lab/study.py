@@ -23,7 +23,7 @@ from wagmf.lab.files import write_whole
 from wagmf.lab.looks import label, styles, title_of
 from wagmf.lab.paper_runs import STUDY, paper_experiments
 from wagmf.lab.questions import Beside, Question, answer_of, besides, read_study, standing
-from wagmf.lab.records import tables
+from wagmf.lab.records import tables, write_csv
 from wagmf.lab.spec import Experiment
 
 __all__ = ["rebuild_study"]
@@ -92,8 +92,8 @@ def rebuild_study(experiments: Path, folder: Path) -> list[Path]:
     drawn = [path for each in asked for path in _figures(each, folder / "figures")]
     every = [asdict(cell) for each in asked for cell in cells[each.question.name]]
     written = [
-        _csv(pd.DataFrame(every, columns=[*Beside.__dataclass_fields__]), folder / "comparisons.csv"),
-        _csv(pd.DataFrame(_rates(asked), columns=_RATES), folder / "step-sizes.csv"),
+        write_csv(pd.DataFrame(every, columns=[*Beside.__dataclass_fields__]), folder / "comparisons.csv"),
+        write_csv(pd.DataFrame(_rates(asked), columns=_RATES), folder / "step-sizes.csv"),
     ]
     world = _world()
     text = world.get_template("study.md.jinja").render(
@@ -134,10 +134,6 @@ def _world() -> jinja2.Environment:
     return world
 
 
-def _csv(table: pd.DataFrame, path: Path) -> Path:
-    return write_whole(path, lambda new: table.to_csv(new, index=False, float_format="%.6g"))
-
-
 def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
 
@@ -159,15 +155,12 @@ def _figures(asked: _Asked, folder: Path) -> list[Path]:
         for one, curves in fine
         if len(curves)
     ]
-    drawn = []
-    for ending in ("png", "svg"):
-        path, title = folder / f"{name}.{ending}", f"{asked.question.asks} Means with 95 % bands"
-        drawn.append(plots.panel_picture(panels, path, title=title, methods=methods, columns=len(metrics)))
-        if searched:
-            path = folder / f"{name}-step-sizes.{ending}"
-            title = "The search for step sizes, its second stage: what was chosen is ringed"
-            drawn.append(plots.panel_picture(searched, path, title=title, methods=methods, columns=3))
-    return drawn
+    asks = f"{asked.question.asks} Means with 95 % bands"
+    search = "The search for step sizes, its second stage: what was chosen is ringed"
+    return [
+        *plots.panel_pictures(panels, folder / name, title=asks, methods=methods, columns=len(metrics)),
+        *plots.panel_pictures(searched, folder / f"{name}-step-sizes", title=search, methods=methods, columns=3),
+    ]
 
 
 def _panel(asked: _Asked, one: Experiment, metric: str) -> Any:
