@@ -71,12 +71,47 @@ def test_a_write_that_fails_leaves_what_was_there(where, monkeypatch):
     ("where", "message"),
     [
         ("nowhere://there", "nowhere://there: is no place for checkpoints: Protocol not known: nowhere"),
-        ("/dev/null/stacks", "/dev/null/stacks: cannot be written: Not a directory"),
+        ("/dev/null/stacks", "/dev/null/stacks: is no place for checkpoints: Not a directory"),
+        ("/sys/kernel", "/sys/kernel: is no place for checkpoints: "),
+        ("http://127.0.0.1:1/stacks", "http://127.0.0.1:1/stacks: is no place for checkpoints: "),
+        ("reference://there", "reference://there: is no place for checkpoints: "),
     ],
 )
 def test_a_place_where_nothing_can_be_kept_is_refused(where, message):
     with pytest.raises(Refused, match=message):
         Checkpoints(where)
+
+
+def test_only_a_full_disk_wants_room(where, monkeypatch):
+    kept = Checkpoints(where)
+    monkeypatch.setattr(torch, "save", lambda *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+    with pytest.raises(Refused, match=r"cannot be written: Permission denied .mend that and run the same command"):
+        kept.save("one", STATE)
+
+
+@pytest.mark.parametrize("name", ["runs [1]", "all*", "what?"])
+def test_a_place_may_be_called_as_it_likes(tmp_path, name):
+    kept, neighbour = Checkpoints(tmp_path / name), Checkpoints(tmp_path / "all of them")
+    neighbour.save("other", STATE)
+    kept.save("one", STATE)
+    (tmp_path / name / ".one-half.pt").write_bytes(b"half")
+    assert kept.names() == {"one"}
+    kept.clear("one")
+    assert [path.name for path in (tmp_path / name).iterdir()] == ["one.pt"]
+
+
+def test_a_place_is_left_when_nothing_is_kept_there(where):
+    kept = Checkpoints(where)
+    files, root = fsspec.core.url_to_fs(where)
+    kept.save("one", STATE)
+    kept.leave()
+    assert kept.names() == {"one"}
+    kept.drop("one")
+    kept.leave()
+    assert not files.exists(root)
+    assert kept.names() == set()
+    kept.save("one", STATE)  # another process has given it up meanwhile
+    assert kept.names() == {"one"}
 
 
 def test_what_is_damaged_is_no_state(where):

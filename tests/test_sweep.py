@@ -24,7 +24,7 @@ from wagmf.lab.engine import Stack
 from wagmf.lab.planning import addresses, plan, prepare, stack_size
 from wagmf.lab.records import METRICS, Records
 from wagmf.lab.spec import experiment
-from wagmf.lab.sweep import Watch, sweep
+from wagmf.lab.sweep import Engine, Watch, sweep
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -598,3 +598,27 @@ def test_runs_tell_what_they_were_made_with(path, monkeypatch):
     assert run.way == "stacked, 4 replicas"
     monkeypatch.setattr(environment.Path, "read_text", lambda self: (_ for _ in ()).throw(OSError))
     assert environment._processor()
+
+
+def test_files_of_others_at_the_place_of_checkpoints_are_left_alone(path, tmp_path):
+    """Those of people, and those of a sweep into another file that was stopped."""
+    engine, other = Engine(), path.with_name("other.db")
+    engine.checkpoints = str(tmp_path / "place")
+    (tmp_path / "place").mkdir()
+    (tmp_path / "place" / "mine.pt").write_text("precious")
+    stopping = Notes()
+    stopping.trained = lambda work, epoch: (_ for _ in ()).throw(Stop) if epoch.number == 3 else None
+    with pytest.raises(Stop):
+        sweep(ready(), other, engine=engine, watch=stopping, every=1)
+    sweep(ready(), path, engine=engine, every=1)
+    notes = Notes()
+    sweep(ready(), other, engine=engine, watch=notes, every=1)
+    assert ("begun", 4, 2) in notes.said
+    assert outcome(other) == outcome(path) == whole(ready())
+    assert [file.name for file in (tmp_path / "place").iterdir()] == ["mine.pt"]
+    assert (tmp_path / "place" / "mine.pt").read_text() == "precious"
+
+
+def test_files_have_names_of_their_own(path):
+    first, again, other = Records(path).name(), Records(path).name(), Records(path.with_name("other.db")).name()
+    assert first == again != other

@@ -1,10 +1,14 @@
 """Sweeps on a real Ray cluster of three nodes: the same records as here, bit for bit, whatever dies."""
 
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -17,7 +21,6 @@ from twins import one_thread as one_thread
 
 from wagmf.arguments import Refused
 from wagmf.lab import cluster as room
-from wagmf.lab.checkpoints import Checkpoints
 from wagmf.lab.cluster import Cluster
 from wagmf.lab.planning import plan, prepare
 from wagmf.lab.records import Records
@@ -60,6 +63,43 @@ def test_by_command_without_a_cluster_one_is_started_and_that_is_said(tmp_path):
         refused = wagmf("sweep", "few.toml", *words, cwd=tmp_path)
         assert refused.returncode == 2, refused.stderr
         assert said in " ".join(refused.stderr.split())
+
+
+REFUSED = """
+import ray
+from wagmf.arguments import Refused
+from wagmf.lab.cluster import Cluster
+
+try:
+    Cluster(cpus=99, told=print)
+except Refused as error:
+    print(error)
+print("connected:", ray.is_initialized())
+"""
+
+
+def test_a_cluster_that_is_gone_does_not_stop_one_and_a_refusal_leaves_none_behind():
+    """Ray notes where it has started a cluster; after a crash that is a note of nothing."""
+    with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as folder:  # sockets want short names
+        note = Path(folder, "ray", "ray_current_cluster")
+        note.parent.mkdir()
+        note.write_text("127.0.0.1:1")
+        words = [sys.executable, "-c", REFUSED]
+        surroundings = os.environ | {"RAY_TMPDIR": folder}
+        said = subprocess.run(words, capture_output=True, text=True, timeout=300, env=surroundings).stdout
+    assert "is not used. Invalid address: '127.0.0.1:1' (nobody answers there" in said
+    assert "one was started on this machine" in said
+    assert "Invalid cpus: 99 (no node has so many" in said
+    assert said.endswith("connected: False\n")
+
+
+def test_somebody_else_who_answers_is_no_cluster(monkeypatch):
+    monkeypatch.setattr(room, "_PATIENCE", 0.2)
+    for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        with socket.create_server((host, 0), family=family) as server:
+            address = f"{host if ':' not in host else f'[{host}]'}:{server.getsockname()[1]}"
+            with pytest.raises(Refused, match="somebody answers there, but no Ray cluster that can be joined"):
+                room._knock(address)
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +203,7 @@ def test_a_node_that_dies_takes_nothing_with_it(nodes, right, tmp_path):
     assert watch.act is None  # it was killed
     assert taken_up(watch)  # what it was at went on from a checkpoint, elsewhere
     assert len(watch.done) == len(TABLES)
-    assert Checkpoints(where).names() == set()
+    assert not list((tmp_path / "shared").iterdir())  # nothing is left
 
 
 def test_a_worker_that_dies_takes_nothing_with_it(nodes, right, tmp_path):
@@ -199,15 +239,28 @@ def test_stopping_leaves_a_file_that_a_sweep_here_continues(nodes, right, tmp_pa
     assert taken_up(watch)  # from a checkpoint of the cluster
 
 
-def test_two_sweeps_on_one_file_share_the_work(nodes, right, tmp_path):
-    path, prepared = tmp_path / "runs.db", ready(*TABLES, **LONG)
-    watch = Disturbed(2, lambda: sweep(prepared[1:], path))  # here, while the cluster is at the first
+def beside(begun, path):
+    """A sweep of everything in this process, beside the cluster's; and an event when it begins a stack."""
+    watch = Watch()
+    watch.begun = lambda *_: begun.set()
+    return threading.Thread(target=sweep, args=(ready(*TABLES, **LONG), path), kwargs={"watch": watch})
+
+
+@pytest.mark.parametrize("first", ["here", "there"])
+def test_two_sweeps_of_the_same_stacks_share_the_work(nodes, right, tmp_path, first):
+    """Whoever comes second waits for the stacks that the other has, and trains none of them again."""
+    path, begun = tmp_path / "runs.db", threading.Event()
+    other = beside(begun, path)
+    watch = Disturbed(1, other.start if first == "there" else None)
+    if first == "here":
+        other.start()
+        assert begun.wait(60)
     with Cluster() as cluster:
-        sweep(prepared[:1], path, engine=cluster, watch=watch)
-        sweep(prepared, path, engine=cluster)
+        sweep(ready(*TABLES, **LONG), path, engine=cluster, watch=watch)
+    other.join()
     assert outcome(path) == right
-    begun = [tuple(keys) for keys, _ in Records(path).attempts()]
-    assert len(begun) == len(set(begun)) == len(TABLES)
+    attempts = [tuple(keys) for keys, _ in Records(path).attempts()]
+    assert len(attempts) == len(set(attempts)) == len(TABLES)
 
 
 def test_a_module_of_ones_own_travels(nodes, tmp_path, monkeypatch):
@@ -229,14 +282,14 @@ def test_what_goes_wrong_at_a_worker_is_told_here(nodes, tmp_path):
     place = tmp_path / "checkpoints"
 
     def spoil(*_):
-        place.rmdir()
+        shutil.rmtree(place)
         place.write_text("no folder")
 
     watch = Watch()
     watch.planned = spoil
     with (
         Cluster(checkpoints=str(place)) as cluster,
-        pytest.raises(Refused, match="checkpoints: cannot be written"),
+        pytest.raises(Refused, match=r"checkpoints/wagmf-\w+: is no place for checkpoints"),
     ):
         sweep(ready(*TABLES[:1]), tmp_path / "runs.db", engine=cluster, watch=watch)
 
@@ -266,7 +319,10 @@ def test_stacks_that_do_not_fit_are_halved(nodes, tmp_path, monkeypatch):
         ({"cpus": 3}, "Invalid cpus: 3 .no node has so many"),
         ({"device": "cuda"}, "Invalid device: 'cuda' .the cluster has no GPU"),
         ({"gpus": -1}, "Invalid gpus"),
-        ({"checkpoints": "nowhere://there"}, "nowhere://there: is no place for checkpoints"),
+        ({"checkpoints": "nowhere://there"}, r"nowhere://there/\S+: is no place for checkpoints"),
+        ({"checkpoints": "memory://there"}, "Invalid checkpoints: 'memory://there' .it must be a folder or a URL"),
+        ({"checkpoints": " "}, "Invalid checkpoints: ' '"),
+        ({"address": "127.0.0.1:1"}, "Invalid address: '127.0.0.1:1' .this process is connected to"),
     ],
 )
 def test_what_the_cluster_cannot_do_is_refused(nodes, settings, message, tmp_path):

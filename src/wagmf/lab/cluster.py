@@ -7,7 +7,9 @@ this process, and saves its stack where any other worker can go on from: on a sh
 import importlib
 import importlib.util
 import os
+import re
 import socket
+import subprocess
 import sys
 import sysconfig
 from collections import deque
@@ -59,9 +61,20 @@ class Cluster(Engine):
     ) -> None:
         integer("cpus", cpus, least=1)
         real("gpus", gpus, least=0.0)
+        if checkpoints is not None and (not checkpoints.strip() or checkpoints.startswith("memory:")):
+            refuse("checkpoints", checkpoints, "it must be a folder or a URL that all nodes can write to")
         self.checkpoints, self.cpus, self._ray = checkpoints, cpus, _ray()
-        self._started = _connect(self._ray, address, told)
-        nodes = self._nodes()
+        self._connected = _connect(self._ray, address, told)
+        self._data: dict[str, Any] = {}
+        try:
+            self._measure(gpus, device)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def _measure(self, gpus: float, device: str | None) -> None:
+        """Find out what a stack may take; refuses what the cluster has not."""
+        nodes, cpus = self._nodes(), self.cpus
         some = [node for node in nodes if node.gpus]
         self.device, self.gpus = ("cuda", gpus) if some and gpus else ("cpu", 0.0)
         if device not in (None, self.device):
@@ -70,11 +83,10 @@ class Cluster(Engine):
         if not able:
             refuse("cpus", cpus, f"no node has so many: {', '.join(f'{node.cpus:g}' for node in nodes)}")
         self.memory = min(node.part(cpus, self.gpus) for node in able)
-        self._data: dict[str, Any] = {}
 
     def __exit__(self, *_: object) -> None:
-        """Leave a cluster of others alone, and end one that was started here."""
-        if self._started:
+        """Leave a cluster of others, and end one that was started here; stay where somebody else had connected."""
+        if self._connected:
             self._ray.shutdown()
 
     @property
@@ -156,34 +168,70 @@ def _ray() -> Any:
 
 
 def _connect(ray: Any, address: str | None, told: Any) -> bool:
-    """Whether a cluster was started here."""
+    """Whether it was done here: this process may be part of a cluster already."""
     if ray.is_initialized():
+        _same(ray.get_runtime_context().gcs_address, address)
         return False
     if address is not None:
         _knock(address)
-    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    elif (near := _nearby()) is not None:
+        try:
+            _knock(near)
+            address = near
+        except Refused as error:
+            told(f"The Ray cluster that was started or named here is not used. {error}.")
+            return _start(ray, told)
     try:
-        ray.init(address=address or "auto", **quiet)
+        ray.init(address=address or "auto", **_QUIET)
     except (ConnectionError, OSError, RuntimeError, ValueError, AssertionError) as error:
         if address is not None:
-            refuse("address", address, f"there is no Ray cluster: {_first(error)}")
-    else:
-        return False
-    ray.init(address="local", include_dashboard=False, **quiet)
+            refuse("address", address, f"the Ray cluster there cannot be joined: {_first(error)}")
+        return _start(ray, told)
+    return True
+
+
+_QUIET = {"log_to_driver": False, "logging_level": "ERROR"}
+
+
+def _start(ray: Any, told: Any) -> bool:
+    ray.init(address="local", include_dashboard=False, **_QUIET)
     cpus, gpus = (ray.cluster_resources().get(kind, 0) for kind in ("CPU", "GPU"))
     told(f"There is no Ray cluster; one was started on this machine, with {cpus:g} CPUs and {gpus:g} GPUs.")
     return True
 
 
+def _nearby() -> str | None:
+    """The cluster that Ray would join of itself: the one that is named, or that was started here last."""
+    note = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
+    named = os.environ.get("RAY_ADDRESS") or (note.read_text().strip() if note.is_file() else "")
+    return named if _HEAD.fullmatch(named) else None
+
+
+_HEAD = re.compile(r"(?P<host>\[[^\]]+\]|[^:/\[\]]+):(?P<port>[0-9]+)")
+
+
+def _same(joined: str, address: str | None) -> None:
+    if address not in (None, joined):
+        refuse("address", address, f"this process is connected to {joined}: leave that first")
+
+
 def _knock(address: str) -> None:
-    """Refuse an address at which nobody answers; Ray itself would wait for minutes."""
-    host, _, port = address.rpartition(":")
-    if "/" in host or not host or not port.isdecimal():
+    """Refuse an address at which no cluster answers; Ray itself would wait for minutes."""
+    parts = _HEAD.fullmatch(address)
+    if parts is None:
         refuse("address", address, "it must be HOST:PORT, those of the cluster's head")
     try:
-        socket.create_connection((host, int(port)), _PATIENCE).close()
+        socket.create_connection((parts["host"].strip("[]"), int(parts["port"])), _PATIENCE).close()
     except (OSError, OverflowError) as error:
         refuse("address", address, f"nobody answers there: {_first(error)}")
+    ask = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+    try:
+        asked = subprocess.run(ask, timeout=6 * _PATIENCE, capture_output=True, text=True)
+        said = "" if asked.returncode == 0 else asked.stderr.strip().rpartition("\n")[2] or "it is not well"
+    except subprocess.TimeoutExpired:
+        said = "no answer of Ray's kind"
+    if said:
+        refuse("address", address, f"somebody answers there, but no Ray cluster that can be joined: {said}")
 
 
 def _first(error: Exception) -> str:

@@ -147,6 +147,14 @@ class Records:
             found = database.execute("SELECT keys, epoch FROM attempts ORDER BY rowid").fetchall()
         return [(json.loads(keys), epoch) for keys, epoch in found]
 
+    def name(self) -> str:
+        """A name that no other file has, for what is kept elsewhere on its behalf."""
+        with self._open() as database, database:
+            database.execute("CREATE TABLE IF NOT EXISTS name (name TEXT NOT NULL) STRICT")
+            once = "INSERT INTO name SELECT lower(hex(randomblob(8))) WHERE NOT EXISTS (SELECT * FROM name)"
+            database.execute(once)  # one statement: of two processes that ask at once, one gives the name
+            return database.execute("SELECT name FROM name").fetchone()[0]
+
     def find(self, keys: Iterable[str]) -> set[str]:
         """Which of these runs are here."""
         with self._open() as database:

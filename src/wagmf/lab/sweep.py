@@ -181,7 +181,7 @@ def sweep(
     integer("every", every, least=1)
     engine, records = engine or Engine(), Records(path)
     folder = _stacks_folder(records.path)
-    desk = Desk(records, folder, Checkpoints(engine.checkpoints or folder), every, watch or Watch())
+    desk = Desk(records, folder, _place(engine, records, folder), every, watch or Watch())
     named = addresses(prepared)
     wanted = set(named)
     records.enrol(named)
@@ -190,6 +190,13 @@ def sweep(
     engine.train(works, desk)
     _tidy(desk)
     return wanted
+
+
+def _place(engine: Engine, records: Records, folder: Path) -> Checkpoints:
+    """A place of this file's own: what others keep beside it, other sweeps or people, is not ours to touch."""
+    if engine.checkpoints is None:
+        return Checkpoints(folder)
+    return Checkpoints(f"{engine.checkpoints.rstrip('/')}/wagmf-{records.name()}")
 
 
 def _stacks_folder(path: Path) -> Path:
@@ -329,9 +336,8 @@ def _tidy(desk: Desk) -> None:
     """Leave nothing behind but checkpoints that are still of use, and what other sweeps are at."""
     folder = desk.folder
     kept = {identity(keys) for keys in _unfinished(desk.records)}
-    found = {path.name.lstrip(".").partition(".")[0].partition("-")[0] for path in folder.glob("*.*")}
-    for name in found | desk.checkpoints.names():
-        lock = desk.locked(name) if name != "gitignore" else None
+    for name in {identity(keys) for keys, _ in desk.records.attempts()} | {path.stem for path in folder.glob("*.lock")}:
+        lock = desk.locked(name)
         if lock is None:
             continue
         with lock:
@@ -339,6 +345,8 @@ def _tidy(desk: Desk) -> None:
             if name not in kept:
                 desk.checkpoints.drop(name)
             (folder / f"{name}.lock").unlink(missing_ok=True)
+    if desk.checkpoints.where != str(folder.resolve()):
+        desk.checkpoints.leave()
     with suppress(OSError):
         if {path.name for path in folder.iterdir()} <= {".gitignore"}:
             (folder / ".gitignore").unlink(missing_ok=True)
