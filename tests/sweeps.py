@@ -39,12 +39,12 @@ def vectors(n=24, features=4, classes=3, seed=0):
     return parts
 
 
-def ready(*tables, data=None, **more):
+def ready(*tables, data=None, stack=None, **more):
     """Experiments on made-up vectors, prepared."""
     common = {"dataset": "made", "model": "softmax", "methods": ["adam"], "lrs": [0.01, 0.1], "seeds": 2}
     common |= {"epochs": 4, "batch": 8}
     experiments = [experiment({**common, **table, **more}) for table in tables or ({},)]
-    return planning.prepare(experiments, "cpu", sources={"made": data or vectors()})
+    return planning.prepare(experiments, "cpu", sources={"made": data or vectors()}, stack=stack)
 
 
 def outcome(path):

@@ -333,6 +333,13 @@ COMPARE = ["compare", "softmax", "--data", "mine.npz", "-o", "out"]
         (text("x.toml", TOML.replace("softmax", "sofmax")), ["sweep", "x.toml"], ["did you mean 'softmax'"]),
         # what a command says
         (None, ["sweep", "mine.toml", "--every", "0"], ["every", "0"]),
+        (None, ["sweep", "mine.toml", "--stack", "0"], ["stack", "0", "an integer >= 1"]),
+        (None, ["sweep", "mine.toml", "--stack", "-2", "--engine", "ray"], ["stack", "-2", "an integer >= 1"]),
+        (None, ["sweep", "mine.toml", "--address", "a:1"], ["address", "'a:1'", "add --engine ray"]),
+        (None, ["sweep", "mine.toml", "--checkpoints", "s3://b"], ["checkpoints", "'s3://b'", "add --engine ray"]),
+        (None, ["sweep", "mine.toml", "--cpus", "99"], ["cpus", "99", "add --engine ray"]),
+        (None, ["sweep", "mine.toml", "--gpus", "-3"], ["gpus", "-3.0", "add --engine ray"]),
+        (None, ["sweep", "mine.toml", "--cpus", "1", "--gpus", "1"], ["cpus", "1", "add --engine ray"]),
         (None, ["sweep", "mine.toml", "--criterion", "loss"], ["criterion", "'loss'"]),
         (None, ["sweep", "mine.toml", "--device", "cuda"], ["device", "'cuda'", "no GPU"]),
         (None, ["sweep", "mine.toml", "--device", "tpu"], ["device", "'tpu'"]),

@@ -25,6 +25,7 @@ from wagmf.lab.planning import addresses, plan, prepare, stack_size
 from wagmf.lab.records import METRICS, Records
 from wagmf.lab.spec import experiment
 from wagmf.lab.sweep import Engine, Watch, sweep
+from wagmf.lab.tuning import carry_out
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -369,6 +370,52 @@ def test_memory_bounds_stacks_where_it_is_little_or_unknown(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(planning.os, "sysconf", lambda name: (_ for _ in ()).throw(ValueError(name)))
     assert planning.memory_of("cpu") == 4 << 30
+
+
+@pytest.mark.parametrize("most", [1, 3, 4, 100])
+def test_stacks_can_be_made_smaller_and_have_the_same_runs(path, most):
+    tables = [{"model": "softmax", "lrs": [0.01, 0.1, 1.0], "seeds": 3}, {"model": "mlp", "width": 5, "seeds": 5}]
+    notes, prepared = Notes(), ready(*tables, stack=most)
+    sweep(prepared, path, watch=notes)
+    right = ready(*tables)
+    (_, sizes, _), *_ = notes.said
+    assert max(sizes) <= most
+    assert sum(sizes) == len(addresses(right)) == 19
+    assert sizes == [len(work.keys) for each in prepared for work in planning.cut(each)]
+    assert (sizes == [9, 10]) == (most == 100)
+    alike(outcome(path), whole(right))
+    sweep(right, path, watch=notes)  # another size of stacks finds them all
+    assert notes.said[-1] == ("planned", [], 19)
+
+
+def test_a_stack_that_was_stopped_goes_on_as_it_was_though_stacks_are_to_be_smaller(path, stopping):
+    right = whole(ready())
+    stopping[0] = 3
+    with pytest.raises(Stop):
+        sweep(ready(), path, every=1)
+    stopping[0] = 10**9
+    notes = Notes()
+    sweep(ready(stack=1), path, every=1, watch=notes)
+    assert notes.said == [("planned", [4], 0), ("begun", 4, 3), ("finished", 4)]
+    assert outcome(path) == right
+
+
+def test_every_engine_is_given_the_smaller_stacks_of_a_search_too(path):
+    class Noting(room.Engine):
+        def train(self, works, desk):
+            given.extend(len(work.keys) for work in works)
+            super().train(works, desk)
+
+    given = []
+    carry_out(ready(tuning={}, stack=1), path, engine=Noting())
+    assert set(given) == {1}
+    assert len(given) == len(outcome(path)) > 5
+
+
+@pytest.mark.parametrize("stack", [0, -1, 1.5, "many", True])
+def test_a_stack_of_no_replicas_is_refused(stack):
+    with pytest.raises(Refused, match=f"Invalid stack: {stack!r} .stack must be an integer >= 1"):
+        ready(stack=stack)
 
 
 def test_two_experiments_that_are_one_are_trained_once(path):

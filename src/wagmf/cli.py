@@ -189,6 +189,12 @@ def _sweep(
     device: _Device = None,
     every: _Every = 5,
     criterion: _Criterion = "train_loss",
+    stack: Annotated[
+        int | None,
+        typer.Option(
+            help=r"Train at most so many replicas together.  \[default: what suits the device]", show_default=False
+        ),
+    ] = None,
     engine: Annotated[str, typer.Option(help="Where stacks are trained: here, or on a cluster by ray.")] = "here",
     address: Annotated[
         str | None,
@@ -201,8 +207,13 @@ def _sweep(
             show_default=False,
         ),
     ] = None,
-    cpus: Annotated[int, typer.Option(help="Of the cluster, for each stack.")] = 1,
-    gpus: Annotated[float, typer.Option(help="Of the cluster, for each stack, where there are any.")] = 1.0,
+    cpus: Annotated[
+        int | None, typer.Option(help=r"Of the cluster, for each stack.  \[default: 1]", show_default=False)
+    ] = None,
+    gpus: Annotated[
+        float | None,
+        typer.Option(help=r"Of the cluster, for each stack, where there are any.  \[default: 1]", show_default=False),
+    ] = None,
 ) -> None:
     """Run what is missing of experiments, and say which method was best.
 
@@ -215,22 +226,25 @@ def _sweep(
 
     experiments = [each for path in files for each in read(path)]
     rerun = f"wagmf sweep {' '.join(map(shlex.quote, map(str, files)))}"
-    with _engine(engine, device, address, checkpoints, cpus, gpus) as trains:
-        ready = prepare(experiments, device or trains.device, memory=trains.memory)
+    if stack is not None:
+        integer("stack", stack, least=1)  # before a cluster is started
+    given = {"address": address, "checkpoints": checkpoints, "cpus": cpus, "gpus": gpus}
+    with _engine(engine, device, {name: value for name, value in given.items() if value is not None}) as trains:
+        ready = prepare(experiments, device or trains.device, memory=trains.memory, stack=stack)
         _run_all(ready, records, report, every, criterion, rerun, trains)
 
 
-def _engine(name: str, device: str | None, address: str | None, checkpoints: str | None, cpus: int, gpus: float) -> Any:
-    """Who trains the stacks."""
+def _engine(name: str, device: str | None, given: dict[str, Any]) -> Any:
+    """Who trains the stacks; what is given is for a cluster alone."""
     from wagmf.lab.cluster import Cluster
     from wagmf.lab.sweep import Engine
 
     if one_of("engine", name, ("here", "ray")) == "ray":
-        part = 0.0 if device == "cpu" else gpus
-        return Cluster(address=address, checkpoints=checkpoints, cpus=cpus, gpus=part, device=device, told=_err.print)
-    for option, value in {"address": address, "checkpoints": checkpoints}.items():
-        if value is not None:
-            refuse(option, value, "it is for a cluster: add --engine ray")
+        if device == "cpu":
+            given["gpus"] = 0.0
+        return Cluster(**given, device=device, told=_err.print)
+    for option, value in given.items():
+        refuse(option, value, "it is for a cluster: add --engine ray")
     return Engine()
 
 

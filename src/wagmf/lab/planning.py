@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from wagmf.arguments import Refused, one_of, refuse
+from wagmf.arguments import Refused, integer, one_of, refuse
 from wagmf.lab.data import Dataset, load
 from wagmf.lab.environment import default_device
 from wagmf.lab.models import MODELS, Model, zoo
@@ -17,7 +17,7 @@ from wagmf.lab.modules import factory_of, module, source_of
 from wagmf.lab.sources import first_line
 from wagmf.lab.spec import Arm, Experiment, Problem, address
 
-__all__ = ["Prepared", "Work", "addresses", "identity", "memory_of", "missing", "plan", "prepare", "stack_size"]
+__all__ = ["Prepared", "Work", "addresses", "cut", "identity", "memory_of", "missing", "plan", "prepare", "stack_size"]
 
 _CACHE = 32 << 20  # bytes of activations that a stack on a CPU may have: about what stays near the cores
 _MEMORY = 0.5  # of all memory, which a stack may take
@@ -38,6 +38,7 @@ class Prepared:
     model: Model = field(repr=False)
     device: str
     memory: int | None = None  # bytes for a stack and its neighbours, if not those of this machine
+    stack: int | None = None  # at most so many replicas together, if fewer than the device likes
 
 
 @dataclass(frozen=True)
@@ -93,12 +94,13 @@ def prepare(
     sources: Mapping[str, Any] | None = None,
     factories: Mapping[str, Any] | None = None,
     memory: int | None = None,
+    stack: int | None = None,
     progress: bool = True,
 ) -> list[Prepared]:
     """Load the data and try the models of experiments, so that whatever is wrong is found before anything is trained.
 
     ``sources`` and ``factories`` give data and factories of modules for names that experiments use. ``memory`` is that
-    of a device elsewhere, which this machine need not have.
+    of a device elsewhere, which this machine need not have. No more than ``stack`` replicas are trained together.
 
     >>> from wagmf.lab.spec import experiment
     >>> vectors = {"x_train": [[0.0], [1.0]], "y_train": [0, 1], "x_test": [[0.0]], "y_test": [0]}
@@ -107,6 +109,8 @@ def prepare(
     (1,)
     """
     device = _device(device, elsewhere=memory is not None)
+    if stack is not None:
+        integer("stack", stack, least=1)
     loaded: dict[str, Dataset] = {}
     prepared = []
     for each in experiments:
@@ -120,7 +124,7 @@ def prepare(
             problem = _settled(problem, loaded[name], device)
         except Refused as error:
             raise Refused(f"{each.name}: {error}") from error.__cause__
-        prepared.append(Prepared(replace(each, problem=problem), loaded[name], model, device, memory))
+        prepared.append(Prepared(replace(each, problem=problem), loaded[name], model, device, memory, stack))
     return prepared
 
 
@@ -204,8 +208,7 @@ def plan(prepared: Iterable[Prepared], done: set[str]) -> list[Work]:
     """
     works, seen = [], set(done)
     for each in prepared:
-        for arms, seeds in _blocks(each):
-            block = Work(each, arms, seeds)
+        for block in cut(each):
             works += missing(block, seen)
             seen |= set(block.keys)
     return works
@@ -229,16 +232,23 @@ def missing(work: Work, done: set[str]) -> list[Work]:
     return [replace(work, arms=tuple(arms), seeds=seeds) for seeds, arms in together.items()]
 
 
-def _blocks(each: Prepared) -> Iterator[tuple[tuple[Arm, ...], tuple[int, ...]]]:
-    """The whole grid cut into stacks: by what is asked for, not by what is left, so that a second try cuts alike."""
+def cut(each: Prepared) -> Iterator[Work]:
+    """The whole grid in stacks: by what is asked for, not by what is left, so that a second try cuts alike.
+
+    >>> from wagmf.lab.spec import experiment
+    >>> one = experiment({"dataset": "digits", "model": "softmax", "methods": ["adam"], "lrs": [0.1, 0.2], "seeds": 3})
+    >>> [[len(work.keys) for work in cut(*prepare([one], stack=most))] for most in (None, 4, 2)]
+    [[6], [3, 3], [2, 2, 2]]
+    """
     size = stack_size(each.experiment.problem, each.model, each.device, each.memory)
+    size = min(size, each.stack or size)
     seeds = each.experiment.seeds
     parts = math.ceil(len(seeds) / size)
     for dotted in (False, True):  # optimizers of others cannot be recorded as a graph: they do not share with ours
         arms = tuple(arm for arm in each.experiment.arms if arm.dotted == dotted)
         for some in _even(seeds, parts):
             for few in _even(arms, math.ceil(len(arms) / max(1, size // len(some)))):
-                yield few, some
+                yield Work(each, few, some)
 
 
 def _even(things: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
