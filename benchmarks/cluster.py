@@ -2,160 +2,303 @@
 
     python benchmarks/cluster.py [--report]
 
-What a stack takes is measured: from the records of the reproduction the pace of full stacks, and what they took
-besides; from its costs the pace of a network alone; a step of n replicas takes a + b·n. How stacks are handed out is
-simulated as the sweep does it: stage after stage of an experiment, each experiment as soon as it may, a stack to
-whichever GPU is free first. The size of stacks is the one of those tried that ends first: large ones waste less, small
-ones keep more GPUs busy. A GPU is lost now and then, and its stack goes on from its checkpoint.
+The sweep is the lab's own: the search for step sizes is asked what it wants next, is told the losses that the
+reproduction has recorded, and what it wants is cut into stacks as for an H200. So there are as many rounds as there
+were, those that go on beyond a grid included, and as in ``wagmf sweep`` a round begins when the one before it is over,
+for all experiments together. A stack goes to the GPU that is free first, in the order of the plan. A GPU is lost now
+and then, and its stack goes on from its checkpoint.
+
+What a stack takes is fitted to the records of the reproduction, by model and data set: a part until it is ready, a part
+for each step, a part for each step of each replica. How far that is off is told beside it.
 """
 
 import argparse
 import heapq
 import math
 import random
-from dataclasses import dataclass
+import statistics
+import tempfile
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
+from scipy.optimize import nnls
 
-from wagmf.lab.paper_runs import paper_experiments
-from wagmf.lab.records import restore
+from wagmf.lab.models import zoo
+from wagmf.lab.paper_runs import archive_of, paper_experiments
+from wagmf.lab.planning import Prepared, addresses, cut, plan
+from wagmf.lab.records import Records, restore
+from wagmf.lab.spec import Arm
+from wagmf.lab.tuning import recorded, search
 
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "reproduction" / "records"
 GPUS = (1, 8, 64, 512)
-SIZES = (1, 2, 3, 6, 12, 24, 48)
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192)
 RUNS = 100_000
-IMAGES = {"mnist": 60_000, "cifar10": 50_000, "cifar100": 50_000}
-FULL = 24  # replicas of a stack that is full enough to say how fast a full one is
-TESTED = 1 + 10_000 / 50_000 / 3  # every epoch ends with a test, which goes forward only
-BETWEEN_LOSSES = 7 * 24 * 3600.0  # seconds until a GPU is lost, in the mean
+MEMORY = 141 * 10**9  # bytes of an H200
+# Of data: training images, the shape of one, classes.
+DATA = {
+    "mnist": (60_000, (1, 28, 28), 10),
+    "cifar10": (50_000, (3, 32, 32), 10),
+    "cifar100": (50_000, (3, 32, 32), 100),
+}
+BETWEEN_LOSSES = 7 * 24 * 3600.0  # seconds until a GPU is lost, in the mean, each
 BETWEEN_CHECKPOINTS = 5  # epochs
-FINE = 5  # step sizes of the second stage
+SEEDS = 3  # of losses, over which is averaged
+
+
+# ---------------------------------------------------------------- what is on record
+
+
+def name_of(problem):
+    return f"{problem.model} on {problem.dataset}"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A stack on record, or one that is planned: epochs, steps and replicas; and what it took."""
+
+    epochs: int
+    steps: int
+    replicas: int
+    seconds: float = math.nan
+
+
+@cache
+def archived(name):
+    """The runs that are on record of an experiment."""
+    path = archive_of(RECORDS, name)
+    return tuple(restore(path)[0]) if path.exists() else ()
+
+
+def on_record(name):
+    """The stacks that an experiment was trained in, in order."""
+    stacks = {}
+    for run in archived(name):
+        stacks.setdefault((run.ended, run.seconds), []).append(run)
+    found = []
+    for (_, seconds), runs in sorted(stacks.items()):
+        config = runs[0].config
+        steps = config["epochs"] * (DATA[config["dataset"]][0] // config["batch"])
+        found.append(Trained(config["epochs"], steps, len(runs), seconds))
+    return found
+
+
+# ---------------------------------------------------------------- what a stack takes
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds of a stack: until it is ready, and of a step, for itself and for each replica."""
+    """Seconds of a stack: until it is ready, of a step of one replica alone, and for each further one."""
 
     ready: float
-    step: float
-    replica: float
+    alone: float
+    further: float
+
+    def seconds(self, stack):
+        return self.ready + stack.steps * (self.alone + self.further * (stack.replicas - 1))
+
+
+def fitted(stacks, alone):
+    """The pace that is nearest to what stacks took, by squares, so that long ones count; no part is negative."""
+    steps, replicas, seconds = np.array([(each.steps, each.replicas, each.seconds) for each in stacks]).T
+    (ready, further), _ = nnls(np.stack([np.ones_like(steps), steps * (replicas - 1)], 1), seconds - steps * alone)
+    return Pace(ready, alone, further)
+
+
+def step_alone(model):
+    """Seconds of a step of one network, as timed; one of softmax regression is taken to be as long as an MLP's."""
+    costs = pd.read_csv(RECORDS / "costs.csv").groupby("model")["ms"].median()
+    return costs.get(model, costs["mlp"]) / 1e3
+
+
+def from_the_others(stacks, alone):
+    """What each stack would take, going by all others: what was fitted to it does not say how good the fit is."""
+    rest = [[other for other in stacks if other is not each] for each in stacks]
+    return [fitted(others, alone).seconds(each) for each, others in zip(stacks, rest, strict=True)]
+
+
+# ---------------------------------------------------------------- what is trained
+
+
+@cache
+def world():
+    """The experiments as they are prepared for an H200, without their data; by name, whose records stand in for each.
+
+    An experiment whose search is on record stands for itself, any other is taken to go as another of its model.
+    """
+    found = sorted(paper_experiments(ROOT / "experiments" / "paper"), key=lambda each: each.name)  # as their files are
+    runs = [run for each in found for run in archived(each.name)]
+    digests = {run.config["dataset"]: run.config["data"] for run in runs}
+    with tempfile.TemporaryDirectory() as folder:
+        records = Records(Path(folder) / "runs.db")
+        records.add(runs)
+        loss = recorded(records)
+    prepared = {}
+    for each in found:
+        problem = each.problem.on("cuda")
+        model = zoo(problem.model, *DATA[problem.dataset][1:], **dict(problem.options))
+        data = SimpleNamespace(digest=digests.get(problem.dataset, problem.dataset))
+        prepared[each.name] = Prepared(replace(each, problem=problem), data, model, "cuda", MEMORY)
+    known = {name: each for name, each in prepared.items() if search(each, loss).chosen is not None}
+    stands = {
+        name: known.get(name)
+        or next(other for other in known.values() if other.experiment.problem.model == each.experiment.problem.model)
+        for name, each in prepared.items()
+    }
+    return prepared, stands, loss
 
 
 def paces():
-    """By model, from its fastest full stack; softmax regression alone is taken to be as slow as an MLP alone."""
-    costs = pd.read_csv(RECORDS / "costs.csv").groupby("model")["ms"].mean()
+    """By experiment."""
+    _, stands, _ = world()
     found = {}
-    for model in ("softmax", "mlp", "cnn", "resnet20"):
-        step, size, ready = min(stack_times(model))
-        alone = TESTED * costs.get(model, costs["mlp"]) / 1e3
-        replica = (step * size - alone) / (size - 1)
-        found[model] = Pace(ready, alone - replica, replica)
+    for name, other in stands.items():
+        problem = other.experiment.problem
+        found[name] = fitted(on_record(name_of(problem)), step_alone(problem.model))
     return found
 
 
-def stack_times(model):
-    """Of every full stack on record: seconds of a step by replica, its size, seconds that did not go into steps."""
-    stacks = {}
-    for path in sorted(RECORDS.glob(f"{model}-on-*.jsonl.gz")):
-        for run in restore(path)[0]:
-            stacks.setdefault((run.ended, run.seconds), []).append(run)
-    for (_, seconds), runs in stacks.items():
-        config, step = runs[0].config, TESTED * runs[0].step_ms / 1e3
-        steps = config["epochs"] * (IMAGES[config["dataset"]] // config["batch"])
-        if len(runs) >= FULL:
-            yield step, len(runs), max(0.0, seconds - steps * step * len(runs))
+@cache
+def rounds():
+    """The sweep of the paper's grid as the search goes on: for each round what is done before it, and what it wants."""
+    return tuple(searching())
 
 
-@dataclass(frozen=True)
-class Stage:
-    """Runs that may be trained at once."""
+def searching():
+    prepared, stands, loss = world()
+    done = set()
 
-    model: str
-    runs: int
-    epochs: int
-    steps: int  # of an epoch
+    def told(each, arm):
+        """The loss of what has been trained by then."""
+        if not done.issuperset(addresses([replace(each, experiment=replace(each.experiment, arms=(arm,)))])):
+            return None
+        return loss(replace(each, data=stands[name_of(each.experiment.problem)].data), arm)
 
-
-def paper():
-    """Experiments, each as its stages; a search that goes beyond its first grid takes a little longer."""
-    found = []
-    for each in paper_experiments(ROOT / "experiments" / "paper", []):
-        problem, tuning = each.problem, each.tuning
-        steps = IMAGES[problem.dataset] // problem.batch
-        methods, searched = len({arm.label for arm in each.arms}), len(tuning.seeds)
-        found.append(
-            [
-                Stage(problem.model, len(each.arms) * searched, tuning.epochs or problem.epochs, steps),
-                Stage(problem.model, FINE * methods * searched, tuning.fine_epochs or problem.epochs, steps),
-                Stage(problem.model, methods * (len(each.seeds) - searched), problem.epochs, steps),
-            ]
-        )
-    return found
+    while True:
+        found = [search(each, told) for each in prepared.values()]
+        wanted = [each.missing for each in found if each.missing is not None]
+        yield frozenset(done), wanted or [each.chosen for each in found]
+        if not wanted:
+            return
+        done |= set(addresses(wanted))
 
 
-def study():
-    """As many runs of the networks of the paper's grid, full length, without stages."""
-    finals = [stages[-1] for stages in paper() if stages[-1].model != "softmax"]
-    return [[Stage(each.model, RUNS // len(finals), each.epochs, each.steps)] for each in finals]
-
-
-def cut(stage, size, pace):
-    """Seconds of each stack, and of what is lost with one between two checkpoints."""
-    count = math.ceil(stage.runs / size)
-    sizes = [stage.runs // count + (k < stage.runs % count) for k in range(count)]
-    steps = stage.epochs * stage.steps
+@cache
+def paper(most=None):
+    """Rounds of stacks, each with the name of its experiment."""
     return [
-        (pace.ready + steps * (pace.step + pace.replica * n), BETWEEN_CHECKPOINTS / stage.epochs, pace.ready)
-        for n in sizes
+        [planned(work) for work in plan([replace(each, stack=most) for each in wanted], done)]
+        for done, wanted in rounds()
     ]
 
 
-def simulate(experiments, gpus, size, known, seed=0):
+def study(most=None):
+    """Stacks of the large study, which has no search: all in one round."""
+    return [[planned(work) for each in large() for work in cut(replace(each, stack=most))]]
+
+
+@cache
+def large():
+    """The paper's networks, full length, from its seeds, at many step sizes."""
+    prepared, _, _ = world()
+    networks = [each for each in prepared.values() if each.experiment.problem.model != "softmax"]
+    seeds = len(networks[0].experiment.seeds)
+    arms = tuple(Arm("wada", 0.1 * 0.99**k) for k in range(RUNS // len(networks) // seeds))
+    return [replace(each, experiment=replace(each.experiment, arms=arms)) for each in networks]
+
+
+def planned(work):
+    problem = work.prepared.experiment.problem
+    steps = problem.epochs * (DATA[problem.dataset][0] // problem.batch)
+    return name_of(problem), Trained(problem.epochs, steps, len(work.arms) * len(work.seeds))
+
+
+# ---------------------------------------------------------------- how it goes
+
+
+def simulate(stages, gpus, known, seed=0):
     """Seconds until all is done, seconds in which GPUs were busy, and how many were lost."""
     some = random.Random(seed)
-    free = [0.0] * gpus
-    waiting = [(0.0, number, 0) for number in range(len(experiments))]  # when, which experiment, which stage
-    heapq.heapify(waiting)
-    end = busy = 0.0
-    lost = 0
-    while waiting:
-        start, number, place = heapq.heappop(waiting)
-        stage, ends = experiments[number][place], []
-        for seconds, unsaved, ready in sorted(cut(stage, size, known[stage.model]), reverse=True):
-            losses = 0
-            left = some.expovariate(1 / BETWEEN_LOSSES)
-            while left < seconds:  # it goes on elsewhere, from the last checkpoint
-                losses += 1
-                seconds += ready + some.random() * unsaved * seconds
-                left += some.expovariate(1 / BETWEEN_LOSSES)
-            began = max(start, heapq.heappop(free))
+    end, busy, lost = 0.0, 0.0, 0
+    for stage in stages:
+        free = [end] * gpus  # nothing of a round begins before all of the last one is done
+        for name, stack in stage:
+            seconds, losses = with_losses(known[name].seconds(stack), stack.epochs, known[name].ready, some)
+            began = heapq.heappop(free)
             heapq.heappush(free, began + seconds)
-            ends.append(began + seconds)
             busy, lost = busy + seconds, lost + losses
-        end = max(end, *ends)
-        if place + 1 < len(experiments[number]):
-            heapq.heappush(waiting, (max(ends), number, place + 1))
+        end = max(free)
     return end, busy, lost
 
 
-def rows(experiments, known):
+def with_losses(seconds, epochs, ready, some):
+    """What a stack takes that goes on elsewhere from its last checkpoint, and how often it does."""
+    unsaved, losses = BETWEEN_CHECKPOINTS / epochs, 0
+    left = some.expovariate(1 / BETWEEN_LOSSES)
+    while left < seconds:
+        losses += 1
+        seconds += ready + some.random() * unsaved * seconds
+        left += some.expovariate(1 / BETWEEN_LOSSES)
+    return seconds, losses
+
+
+def averaged(stages, gpus, known):
+    each = [simulate(stages, gpus, known, seed) for seed in range(SEEDS)]
+    return tuple(statistics.mean(values) for values in zip(*each, strict=True))
+
+
+# ---------------------------------------------------------------- what is told
+
+
+def table(title, stages, known, sizes=SIZES):
+    """By the number of GPUs: with stacks as large as fit, and with those of the sizes tried that are done first."""
+    tried = {most: stages(most) for most in (None, *sizes)}
+    counts = {most: (len(cuts), sum(map(len, cuts))) for most, cuts in tried.items()}
+    runs = sum(stack.replicas for each in tried[None] for _, stack in each)
+    lines = [f"**{title}** ({runs:,} runs in {counts[None][0]} round{'s' * (counts[None][0] > 1)})", ""]
+    lines += ["| GPUs | `--stack` | stacks | hours | GPU hours | busy | GPUs lost on the way |"]
+    lines += ["|--:|--:|--:|--:|--:|--:|--:|"]
     for gpus in GPUS:
-        tried = {size: simulate(experiments, gpus, size, known) for size in SIZES}
-        size = min(tried, key=lambda size: tried[size][0])
-        yield gpus, size, *tried[size]
-
-
-def table(title, experiments, known):
-    runs = sum(stage.runs for stages in experiments for stage in stages)
-    lines = [f"**{title}** ({runs:,} runs)", ""]
-    lines += ["| GPUs | replicas in a stack, at most | hours | GPU hours | busy | GPUs lost on the way |"]
-    lines += ["|--:|--:|--:|--:|--:|--:|"]
-    for gpus, size, end, busy, lost in rows(experiments, known):
-        hours = f"{end / 3600:,.2f} | {busy / 3600:,.1f}"
-        lines.append(f"| {gpus} | {size} | {hours} | {busy / end / gpus:.0%} | {lost} |")
+        took = {most: averaged(cuts, gpus, known) for most, cuts in tried.items()}
+        best = min(took, key=lambda most: took[most][0])
+        for most in dict.fromkeys([None, best]):
+            end, busy, lost = took[most]
+            name = f"{most or 'not given'}{', the best' * (most == best)}"
+            cells = [gpus, name, f"{counts[most][1]:,}", f"{end / 3600:,.2f}", f"{busy / 3600:,.1f}"]
+            lines.append("| " + " | ".join(map(str, [*cells, f"{busy / end / gpus:.0%}", f"{lost:.1f}"])) + " |")
     return "\n".join(lines)
+
+
+def pace_table(known):
+    """What was recorded, what is predicted, and the paces."""
+    _, stands, _ = world()
+    lines = [
+        "| | runs on record | took, min | predicted from the other stacks, min | a stack is off by up to "
+        "| ready after, s | a step alone, ms | for each further replica, ms |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for name, pace in known.items():
+        stacks, other = on_record(name), name_of(stands[name].experiment.problem)
+        cells = ["–", "–", f"taken to go as {other}"]
+        if other == name:
+            there = from_the_others(stacks, pace.alone)
+            off = max(max(a / b, b / a) for a, b in zip(there, (each.seconds for each in stacks), strict=True))
+            cells = [f"{sum(each.seconds for each in stacks) / 60:.1f}", f"{sum(there) / 60:.1f}", f"× {off:.1f}"]
+        cells += [f"{pace.ready:.0f}", f"{1e3 * pace.alone:.3f}", f"{1e3 * pace.further:.4f}"]
+        lines.append(f"| {name} | {len(archived(name))} of {runs_of(name)} | {' | '.join(cells)} |")
+    most = max(stack.replicas for name in known for stack in on_record(name))
+    lines += ["", f"No stack on record has more than {most} replicas: what larger ones take is extrapolated."]
+    return "\n".join(lines)
+
+
+def runs_of(name):
+    """How many runs the experiment has in all, its search included."""
+    return sum(stack.replicas for each in paper() for whose, stack in each if whose == name)
 
 
 def main():
@@ -163,13 +306,9 @@ def main():
     parser.add_argument("--report", action="store_true", help="the same: nothing is measured here")
     parser.parse_args()
     known = paces()
-    lines = ["| a stack of | is ready after, s | a step takes, ms | and for each replica, ms |", "|---|--:|--:|--:|"]
-    lines += [
-        f"| {model} | {pace.ready:.0f} | {1e3 * pace.step:.3f} | {1e3 * pace.replica:.4f} |"
-        for model, pace in known.items()
-    ]
-    tables = ["\n".join(lines), table("The paper's grid", paper(), known)]
-    print("\n\n".join([*tables, table("A study of its networks, 200 epochs each", study(), known)]))
+    tables = [pace_table(known), table("The paper's grid", paper, known)]
+    whole = [size for size in SIZES if size >= 8]  # the seeds of an arm are not cut
+    print("\n\n".join([*tables, table("A study of its networks, 200 epochs each", study, known, whole)]))
 
 
 if __name__ == "__main__":
