@@ -191,27 +191,51 @@ def train(options, device):
             save(options.checkpoint, step + 1, model, optimizer)
 
 
+def count(text):
+    """A whole number from 1."""
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number >= 1")
+    return int(text)
+
+
+def positive(text):
+    """A number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number > 0")
+    return value
+
+
 def arguments(given=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--method", default="wada", choices=sorted(METHODS), help="a row of the table of methods")
-    parser.add_argument("--lr", type=float, default=0.1, help="the step size")
-    parser.add_argument("--steps", type=int, default=200, help="how many in all, those before --resume included")
-    parser.add_argument("--batch", type=int, default=32, help="texts in a step, over all processes and parts")
-    parser.add_argument("--accumulate", type=int, default=1, help="in how many parts a process takes its texts")
-    parser.add_argument("--clip", type=float, default=math.inf, help="the longest gradient that is not shortened")
+    parser.add_argument("--lr", type=positive, default=0.1, help="the step size")
+    parser.add_argument("--steps", type=count, default=200, help="how many in all, those before --resume included")
+    parser.add_argument("--batch", type=count, default=32, help="texts in a step, over all processes and parts")
+    parser.add_argument("--accumulate", type=count, default=1, help="in how many parts a process takes its texts")
+    parser.add_argument("--clip", type=positive, default=math.inf, help="the longest gradient that is not shortened")
     parser.add_argument("--dtype", default="float32", choices=["float32", "float64", "bfloat16"])
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--context", type=int, default=64, help="characters of a text")
+    parser.add_argument("--width", type=count, default=128)
+    parser.add_argument("--layers", type=count, default=4)
+    parser.add_argument("--heads", type=count, default=4)
+    parser.add_argument("--context", type=count, default=64, help="characters of a text")
     parser.add_argument("--checkpoint", type=Path, help="folder for checkpoints")
-    parser.add_argument("--every", type=int, default=50, help="steps from one checkpoint to the next")
+    parser.add_argument("--every", type=count, default=50, help="steps from one checkpoint to the next")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint, if there is one")
     parser.add_argument("--curve", type=Path, help="file for the loss of every step, as JSON lines")
     options = parser.parse_args(given)
     processes = int(os.environ.get("WORLD_SIZE", 1))
     if options.batch % (processes * options.accumulate):
         parser.error(f"--batch {options.batch} must be divisible by {processes} processes × {options.accumulate} parts")
+    if options.width % options.heads:
+        parser.error(f"--width {options.width} must be divisible by --heads {options.heads}")
+    if options.context >= len(TEXT):
+        parser.error(f"--context {options.context} must be less than {len(TEXT)}, the characters of all texts")
+    if math.isinf(options.lr):
+        parser.error(f"--lr {options.lr} must be finite")
     if options.resume and not options.checkpoint:
         parser.error("--resume needs --checkpoint, the folder to go on from")
     if options.checkpoint and not options.resume and newest(options.checkpoint):

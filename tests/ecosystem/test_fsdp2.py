@@ -264,18 +264,43 @@ def test_a_checkpoint_that_was_not_finished_is_none(tmp_path, monkeypatch):
     assert example["newest"](tmp_path) is None
 
 
+@pytest.fixture(scope="module")
+def read():
+    return runpy.run_path(str(EXAMPLE))["arguments"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         ("--batch 9 --accumulate 2", "--batch 9 must be divisible by 1 processes × 2 parts"),
+        *[
+            (f"--{name}={value}", f"argument --{name}: '{value}' must be a whole number >= 1")
+            for name in ("steps", "batch", "accumulate", "width", "layers", "heads", "context", "every")
+            for value in ("0", "-1", "1.5", "many", "²")
+        ],
+        *[
+            (f"--{name}={value}", f"argument --{name}: '{value}' must be a number > 0")
+            for name in ("lr", "clip")
+            for value in ("0", "-1", "nan", "much")
+        ],
+        ("--lr inf", "--lr inf must be finite"),
+        ("--heads 3", "--width 128 must be divisible by --heads 3"),
+        ("--context 100000000", "--context 100000000 must be less than"),
         ("--resume", "--resume needs --checkpoint"),
         ("--checkpoint full", "has checkpoints: --resume goes on from them"),
         ("--method sgd", "invalid choice: 'sgd'"),
     ],
 )
-def test_wrong_arguments_are_refused(tmp_path, monkeypatch, capsys, arguments, told):
+def test_wrong_arguments_are_refused(tmp_path, monkeypatch, capsys, read, arguments, told):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "full" / "step-00000004").mkdir(parents=True)
     with pytest.raises(SystemExit):
-        runpy.run_path(str(EXAMPLE))["arguments"](arguments.split())
+        read(arguments.split())
     assert told in capsys.readouterr().err
+
+
+def test_the_least_that_is_right_is_taken(read):
+    counts = ("steps", "batch", "accumulate", "width", "layers", "heads", "context", "every")
+    options = read([*(f"--{name}=1" for name in counts), "--clip=inf", "--lr=1e-9"])
+    assert {getattr(options, name) for name in counts} == {1}
+    assert (options.clip, options.lr) == (float("inf"), 1e-9)
