@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from wagmf.cli import app
 from wagmf.lab.spec import read
@@ -198,7 +199,7 @@ def test_a_python_block_that_fails_would_be_seen():
 
 
 def test_every_block_is_of_a_kind_that_is_tried():
-    """Python and diff are run, toml is read, and of sh the commands are: to run them takes minutes."""
+    """Python and diff are run, toml is read, and so are the commands of sh: all but the short ones take minutes."""
     found = {language for path in PAGES for language in re.findall(r"^```(\w+)", path.read_text(), flags=re.M)}
     assert found == {"python", "diff", "toml", "sh"}
     assert not [path for path in PAGES if re.search(r"^(```$\n.*?^```$|~~~|[ ]+```)", blanked(path), flags=re.M | re.S)]
@@ -265,6 +266,22 @@ def app_commands() -> dict[str, Any]:
 def test_every_command_can_be_given(path):
     for line in commands(path.read_text()):
         understand(line)
+
+
+SHORT = {"methods": 0, "certify wada": 0, "certify adam": 1}  # what takes no time, and how it exits
+
+
+def test_short_commands_are_run_and_say_what_the_readme_says():
+    listed = dict(re.findall(r"^wagmf ([a-z ]+?) {2,}# (.*)$", (ROOT / "README.md").read_text(), flags=re.M))
+    for line, code in SHORT.items():
+        result = CliRunner().invoke(app, line.split())
+        assert result.exit_code == code, result.output
+        remark = listed[line].removeprefix("does not: ")
+        if line != "methods":
+            assert remark.removeprefix("holds ") in " ".join(result.output.split())
+            assert ("does not hold" in result.output) == (remark != listed[line]) == (code == 1)
+        else:
+            assert all(name in result.output for name in PAPER_METHODS)
 
 
 def test_a_command_that_is_not_there_would_be_seen():

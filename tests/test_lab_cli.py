@@ -18,6 +18,7 @@ from twins import one_thread as one_thread
 from typer.testing import CliRunner
 
 from wagmf import cli
+from wagmf.arguments import Refused
 from wagmf.lab.engine import Stack
 from wagmf.lab.records import Records
 from wagmf.methods import PAPER_METHODS
@@ -335,11 +336,6 @@ COMPARE = ["compare", "softmax", "--data", "mine.npz", "-o", "out"]
         (None, ["sweep", "mine.toml", "--every", "0"], ["every", "0"]),
         (None, ["sweep", "mine.toml", "--stack", "0"], ["stack", "0", "an integer >= 1"]),
         (None, ["sweep", "mine.toml", "--stack", "-2", "--engine", "ray"], ["stack", "-2", "an integer >= 1"]),
-        (None, ["sweep", "mine.toml", "--address", "a:1"], ["address", "'a:1'", "add --engine ray"]),
-        (None, ["sweep", "mine.toml", "--checkpoints", "s3://b"], ["checkpoints", "'s3://b'", "add --engine ray"]),
-        (None, ["sweep", "mine.toml", "--cpus", "99"], ["cpus", "99", "add --engine ray"]),
-        (None, ["sweep", "mine.toml", "--gpus", "-3"], ["gpus", "-3.0", "add --engine ray"]),
-        (None, ["sweep", "mine.toml", "--cpus", "1", "--gpus", "1"], ["cpus", "1", "add --engine ray"]),
         (None, ["sweep", "mine.toml", "--criterion", "loss"], ["criterion", "'loss'"]),
         (None, ["sweep", "mine.toml", "--device", "cuda"], ["device", "'cuda'", "no GPU"]),
         (None, ["sweep", "mine.toml", "--device", "tpu"], ["device", "'tpu'"]),
@@ -417,6 +413,15 @@ def test_what_cannot_be_made_of_records_is_told(arguments, named, swept, monkeyp
     assert len(said.err.splitlines()) == 1
     assert all(word in said.err for word in named), said.err
     assert files(swept) == ["runs.db"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("address", "a:1"), ("checkpoints", "s3://b"), ("cpus", 99), ("gpus", -3.0), ("gpus", 1.0)]
+)
+def test_what_is_for_a_cluster_is_refused_without_a_cluster(option, value, here):
+    with pytest.raises(Refused, match=rf"Invalid {option}: {value!r} \(it is for a cluster: add --engine ray\)"):
+        call("sweep", "mine.toml", f"--{option}", value)
+    assert not (here / "runs.db").exists()
 
 
 def test_records_without_runs(here):

@@ -314,6 +314,10 @@ MUTANTS = {
     "lab: a grown grid begins anew": (
         "lab/sweep.py", "_resumed(plan(prepared, records.find(wanted)), prepared, desk)",
         "plan(prepared, records.find(wanted))", "test_sweep.py -k though_the_grid"),
+    "lab: stacks are as large as ever": ("lab/planning.py", "size = min(size, each.stack or size)", "pass",
+        "test_sweep.py -k every_engine_is_given"),
+    "lab: GPUs are asked for in vain": ("cli.py", '"cpus": cpus, "gpus": gpus}', '"cpus": cpus}',
+        "test_lab_cli.py -k without_a_cluster"),
     "lab: the zoo instead of one's own": ("lab/planning.py", " and problem.model not in factories:",
         ":", "test_sweep.py -k called_like"),
     "lab: half precision is left off": ("lab/modules.py", "enabled=low,",
