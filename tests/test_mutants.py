@@ -318,6 +318,18 @@ MUTANTS = {
         "test_sweep.py -k every_engine_is_given"),
     "lab: GPUs are asked for in vain": ("cli.py", '"cpus": cpus, "gpus": gpus}', '"cpus": cpus}',
         "test_lab_cli.py -k without_a_cluster"),
+    "lab: checkpoints of others are removed": (
+        "lab/sweep.py", "return Checkpoints(f\"{engine.checkpoints.rstrip('/')}/wagmf-{records.name()}\")",
+        "return Checkpoints(engine.checkpoints)", "test_sweep.py -k files_of_others"),
+    "lab: half a checkpoint stays": ("lab/checkpoints.py", 'if found.startswith(f".{name}-"):',
+        'if found.startswith(f"{name}-"):', "test_checkpoints.py -k half_a"),
+    "lab: a place is not tried": ("lab/checkpoints.py", "self._guarded(self._try_out,", "self._guarded(lambda: None,",
+        "test_checkpoints.py -k place_where"),
+    "lab: a cluster does not ask for locks": (
+        "lab/cluster.py", "lock = self.desk.locked(work.identity)", "lock = ExitStack()",
+        "test_cluster.py -k waited_for"),
+    "lab: a cluster trains on": ("lab/cluster.py", "self.ray.cancel(task, force=True)", "pass",
+        "test_cluster.py -k however_it_ends"),
     "lab: the zoo instead of one's own": ("lab/planning.py", " and problem.model not in factories:",
         ":", "test_sweep.py -k called_like"),
     "lab: half precision is left off": ("lab/modules.py", "enabled=low,",
