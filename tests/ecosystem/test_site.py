@@ -142,15 +142,17 @@ def test_a_link_to_a_module_leads_to_its_page(site):
 
 @pytest.fixture
 def small(tmp_path):
-    """The site with one module of the package, which is built in a few seconds."""
+    """The site with few modules of the package, those that pages link to; it is built in a few seconds."""
     for name in ("docs", "reproduction"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("records", "__pycache__"))
     (tmp_path / "src" / "wagmf" / "lab").mkdir(parents=True)
-    for name in ("__init__.py", "weights.py", "arguments.py", "lab/convolutions.py"):
+    for name in ("__init__.py", "weights.py", "arguments.py", "lab/convolutions.py", "lab/questions.py"):
         shutil.copy(ROOT / "src" / "wagmf" / name, tmp_path / "src" / "wagmf" / name)
     (tmp_path / "src" / "wagmf" / "__init__.py").write_text('"""Nothing is offered here."""\n')
     (tmp_path / "src" / "wagmf" / "lab" / "__init__.py").write_text('"""Nor here."""\n')
-    shutil.copytree(ROOT / "experiments" / "paper", tmp_path / "experiments" / "paper")
+    shutil.copytree(
+        ROOT / "experiments", tmp_path / "experiments", ignore=shutil.ignore_patterns("records", "__pycache__")
+    )
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "reproduction" / "records").mkdir()
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
