@@ -63,6 +63,7 @@ __all__ = [
     "Comparison",
     "Demand",
     "Verdict",
+    "margin_of",
     "stated",
     "verdicts",
 ]
@@ -288,9 +289,18 @@ def _lacking(panels: Sequence[str]) -> str:
     return f"no complete records of {', '.join(dict.fromkeys(_PANELS[name].experiment for name in panels))}"
 
 
+def margin_of(metric: str, mean: float) -> float:
+    """The least difference from a mean that matters.
+
+    >>> margin_of("train_loss", 0.5), margin_of("test_accuracy", 0.5)
+    (0.005, 0.0025)
+    """
+    return LOSS_MARGIN * abs(mean) if better_is_lower(metric) else ACCURACY_MARGIN
+
+
 def _comparison(panel: str, a: str, b: str, expected: str, row: Row) -> Comparison:
     lower = better_is_lower(_PANELS[panel].metric)
-    margin = LOSS_MARGIN * abs(row["mean_b"]) if lower else ACCURACY_MARGIN
+    margin = margin_of(_PANELS[panel].metric, row["mean_b"])
     # What ours is ahead by at least and at most, whichever way is up.
     least, most = (-row["high"], -row["low"]) if lower else (row["low"], row["high"])
     outcome = _level(row, least, most, margin) if expected == "level" else _better(row, most, margin, expected)

@@ -26,6 +26,7 @@ from wagmf.lab.data import Dataset
 from wagmf.lab.environment import environment
 from wagmf.lab.planning import Work, memory_of, missing
 from wagmf.lab.records import Run
+from wagmf.lab.sources import first_line
 from wagmf.lab.sweep import Desk, Engine, Epoch, Watch, train_stack
 
 __all__ = ["Cluster"]
@@ -185,7 +186,7 @@ def _connect(ray: Any, address: str | None, told: Any) -> bool:
         ray.init(address=address or "auto", **_QUIET)
     except (ConnectionError, OSError, RuntimeError, ValueError, AssertionError) as error:
         if address is not None:
-            refuse("address", address, f"the Ray cluster there cannot be joined: {_first(error)}")
+            refuse("address", address, f"the Ray cluster there cannot be joined: {first_line(error)}")
         return _start(ray, told)
     return True
 
@@ -223,7 +224,7 @@ def _knock(address: str) -> None:
     try:
         socket.create_connection((parts["host"].strip("[]"), int(parts["port"])), _PATIENCE).close()
     except (OSError, OverflowError) as error:
-        refuse("address", address, f"nobody answers there: {_first(error)}")
+        refuse("address", address, f"nobody answers there: {first_line(error)}")
     ask = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
     try:
         asked = subprocess.run(ask, timeout=6 * _PATIENCE, capture_output=True, text=True)
@@ -232,10 +233,6 @@ def _knock(address: str) -> None:
         said = "no answer of Ray's kind"
     if said:
         refuse("address", address, f"somebody answers there, but no Ray cluster that can be joined: {said}")
-
-
-def _first(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _carry_along(ray: Any, work: Work) -> None:
@@ -314,7 +311,7 @@ class _Sweep:
         except self.ray.exceptions.RayError as error:
             raise Refused(
                 f"{work.prepared.experiment.name}: the worker of {len(work.keys)} runs was lost {_RETRIES + 1} times: "
-                f"{_first(error)} (what is recorded is kept, and the same command continues)"
+                f"{first_line(error)} (what is recorded is kept, and the same command continues)"
             ) from error
 
     def _end(self) -> None:

@@ -34,10 +34,10 @@ from typing import Any
 import pandas as pd
 
 from wagmf.arguments import Refused, one_of, refuse
-from wagmf.lab.claims import ACCURACY_MARGIN, LOSS_MARGIN
+from wagmf.lab.claims import margin_of
 from wagmf.lab.paper_runs import STUDY
 from wagmf.lab.spec import METRICS
-from wagmf.lab.stats import better_is_lower, significance
+from wagmf.lab.stats import significance
 
 __all__ = ["ANSWERS", "Beside", "Question", "Study", "answer_of", "besides", "read_study", "standing"]
 
@@ -199,7 +199,7 @@ def besides(question: Question, curves: pd.DataFrame) -> list[Beside]:
 
 
 def _beside(row: Mapping[str, Any], metric: str) -> Beside:
-    margin = LOSS_MARGIN * abs(row["mean_b"]) if better_is_lower(metric) else ACCURACY_MARGIN
+    margin = margin_of(metric, row["mean_b"])
     within = bool(row["low"] >= -margin and row["high"] <= margin) and row["diverged_a"] == row["diverged_b"]
     outcome = {"a": "better", "b": "worse"}.get(row["better"], "level" if within else "open")
     interval = {name: row[name] for name in ("difference", "low", "high", "n")}
