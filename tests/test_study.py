@@ -332,6 +332,8 @@ def test_standing_counts_every_comparison():
         ('reference = "wada"', "", "Invalid reference: None (the question must say it)"),
         ('"test_accuracy"', '"accuracy"', "Invalid metric: 'accuracy'"),
         ('metrics = ["train_loss", "test_accuracy"]', 'metrics = "train_loss"', "metrics must be a list"),
+        ('"test_accuracy"', '"train_loss"', "Invalid metric: 'train_loss' (it stands there twice)"),
+        ('adamnc = "η = 0"', 'admnc = "η = 0"', "Invalid method: 'admnc' (growth has adamnc"),
         ('title = "Mine"', "title = 3", "Invalid title: 3 (title must be text)"),
         ('title = "Mine"', 'known = ["nowhere"]', "Invalid known: ['nowhere']"),
         ("[[question]]", "[question]", "write [[question]] above each of them"),
@@ -382,7 +384,7 @@ def test_the_whole_study_in_small(tmp_path, monkeypatch, one_thread):
         folder.mkdir()
     asked = STUDY.replace("title", 'known = ["../paper/records"]\ntitle', 1)
     old = "[methods]\nadamnc = [0.1]\nwada = [1]\n"
-    (paper / "study.toml").write_text(STUDY)
+    (paper / "study.toml").write_text(STUDY.replace('"nosadam(eta=2, p2=6)" = "η = 2"\n', ""))
     (paper / "softmax.toml").write_text(f'name = "growth, old"\n{SMALL}{old}')
     call(paper, "--quick", "-o", paper, "--device", "cpu")
     (mine / "study.toml").write_text(asked)

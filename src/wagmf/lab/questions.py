@@ -118,6 +118,7 @@ def _study(content: Mapping[str, Any], folder: Path) -> Study:
     if not isinstance(known, list) or not all(isinstance(each, str) and (folder / each).is_dir() for each in known):
         refuse("known", known, "it must be a list of folders with archives of runs, relative to this file")
     questions = tuple(map(_question, asked))
+    _once("name", [each.name for each in questions])
     words = {name: _word(name, content.get(name, "")) for name in ("title", "text")}
     return Study(**words, known=tuple(folder / each for each in known), questions=questions)
 
@@ -131,11 +132,18 @@ def _question(table: Mapping[str, Any]) -> Question:
     if not isinstance(table["metrics"], list):
         refuse("metrics", table["metrics"], "metrics must be a list")
     metrics = tuple(one_of("metric", each, METRICS) for each in table["metrics"])
+    _once("metric", metrics)
     methods = table.get("methods", {})
     if not isinstance(methods, Mapping) or not all(isinstance(each, str) and each for each in methods.values()):
         refuse("methods", methods, "methods must be a table with what each is called")
     words = {name: _word(name, table.get(name, "")) for name in ("name", "asks", "reference", "text")}
     return Question(**words, metrics=metrics, methods=dict(methods))
+
+
+def _once(what: str, values: Sequence[str]) -> None:
+    for value in values:
+        if values.count(value) > 1:
+            refuse(what, value, "it stands there twice")
 
 
 def _word(name: str, value: Any) -> str:

@@ -124,6 +124,10 @@ def _asked(question: Question, experiments: Sequence[Experiment], curves: pd.Dat
     for one in own:
         if question.reference not in {arm.label for arm in one.arms}:
             raise Refused(f"{STUDY}: Invalid reference: {question.reference!r} (it is no method of {one.name})")
+    known = {arm.label for one in own for arm in one.arms}
+    for name in question.methods:
+        if name not in known:
+            raise Refused(f"{STUDY}: Invalid method: {name!r} ({question.name} has {', '.join(sorted(known))})")
     return _Asked(question, own, curves.assign(method=[question.called(name) for name in curves["method"]]))
 
 
@@ -156,7 +160,7 @@ def _figures(asked: _Asked, folder: Path) -> list[Path]:
         if len(curves)
     ]
     asks = f"{asked.question.asks} Means with 95 % bands"
-    search = "The search for step sizes, its second stage: what was chosen is ringed"
+    search = "Second stage of the search: the chosen are ringed"  # as wide as one panel
     return [
         *plots.panel_pictures(panels, folder / name, title=asks, methods=methods, columns=len(metrics)),
         *plots.panel_pictures(searched, folder / f"{name}-step-sizes", title=search, methods=methods, columns=3),
