@@ -27,6 +27,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import nnls
 
+from wagmf.lab.evidence import gather, shares, stack_of
 from wagmf.lab.models import zoo
 from wagmf.lab.paper_runs import archive_of, paper_experiments
 from wagmf.lab.planning import Prepared, addresses, cut, plan
@@ -75,16 +76,22 @@ def archived(name):
     return tuple(restore(path)[0]) if path.exists() else ()
 
 
+@cache
+def shared():
+    """What each stack took of the time in which the GPU was at several, those of the other study included."""
+    return shares(run for folder in (RECORDS.parent, ROOT / "experiments" / "beyond") for run in gather(folder).runs)
+
+
 def on_record(name):
     """The stacks that an experiment was trained in, in order."""
     stacks = {}
     for run in archived(name):
-        stacks.setdefault((run.ended, run.seconds), []).append(run)
+        stacks.setdefault(stack_of(run), []).append(run)
     found = []
-    for (_, seconds), runs in sorted(stacks.items()):
+    for stack, runs in sorted(stacks.items(), key=lambda each: each[0][1:]):
         config = runs[0].config
         steps = config["epochs"] * (DATA[config["dataset"]][0] // config["batch"])
-        found.append(Trained(config["epochs"], steps, len(runs), seconds))
+        found.append(Trained(config["epochs"], steps, len(runs), shared()[stack]))
     return found
 
 

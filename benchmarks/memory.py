@@ -54,12 +54,14 @@ CONTENDERS = {
 def allocated(one):
     """Bytes that a step leaves allocated, and the most that it has allocated on the way, by torch's account."""
     if GPU:
+        # What was asked for: blocks that are dealt out may be larger, by up to a megabyte each.
         torch.cuda.synchronize()
-        before = torch.cuda.memory_allocated()
+        before = torch.cuda.memory_stats()["requested_bytes.all.current"]
         torch.cuda.reset_peak_memory_stats()
         one.step()
         torch.cuda.synchronize()
-        return torch.cuda.memory_allocated() - before, torch.cuda.max_memory_allocated() - before
+        after = torch.cuda.memory_stats()
+        return after["requested_bytes.all.current"] - before, after["requested_bytes.all.peak"] - before
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         one.step()
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
@@ -84,7 +86,7 @@ def memory(one):
     gc.collect()
     left, _ = allocated(one)
     state, (_, peak) = counted(one.optimizer), allocated(one)
-    # A GPU deals out memory in blocks of 512 bytes; and some small things are kept for the next step.
+    # Some small things are kept for the next step.
     assert abs(left - state) < 0.01 * state, f"{state} bytes are counted, {left} were allocated"
     given = sum(x.nbytes + x.grad.nbytes for x in one.params)
     paths = getattr(one.optimizer, "paths", None)

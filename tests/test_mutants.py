@@ -363,7 +363,9 @@ MUTANTS = {
         "    for one in ():", "test_study.py -k whole_study"),
     "study: some methods are all of them": ("lab/study.py", '["method"]) >= {*self.methods(one)}', '["method"])',
         "test_study.py -k one_method_fewer"),
-    "reproduction: shared minutes count twice": ("lab/evidence.py", "/ 60 / len(active)", "/ 60",
+    "reproduction: shared minutes count twice": ("lab/evidence.py", " / at[stack[3]]", "",
+        "test_reproduction.py -k minutes"),
+    "reproduction: devices share their minutes": ("lab/evidence.py", " / at[stack[3]]", " / len(active)",
         "test_reproduction.py -k minutes"),
 }  # fmt: skip
 

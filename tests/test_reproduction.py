@@ -252,6 +252,8 @@ def test_minutes_are_shared_where_stacks_were_trained_at_once():
     runs += [replace(runs[0], key="another of its stack"), Run("old", "mlp on mnist", {}, None, {})]
     assert minutes(runs) == {"mlp on mnist": 2 + 1 + 1, "cnn on cifar10": 1 + 1 + 4}
     assert minutes([]) == {}
+    elsewhere = {**run("cnn on cifar10", 0, 6).__dict__, "environment": {"device": "another"}}
+    assert minutes([*runs[:2], Run(**elsewhere)]) == {"mlp on mnist": 6, "cnn on cifar10": 6}
 
 
 def edited(data, **fields):

@@ -1,12 +1,13 @@
 """What the records of the reproduction say: runs, walks and costs as frames, the table of p-values, what it took."""
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -19,10 +20,23 @@ from wagmf.lab.paper import BASELINES, OURS, PAIRS, PANELS, Printed
 from wagmf.lab.records import Run, Tables, restore, tables
 from wagmf.lab.walks import Record, unpack_walks
 
-__all__ = ["STAGES", "Evidence", "experiment_of", "gather", "minutes", "significance_table"]
+__all__ = [
+    "STAGES",
+    "Evidence",
+    "StackOfRuns",
+    "experiment_of",
+    "gather",
+    "minutes",
+    "shares",
+    "significance_table",
+    "stack_of",
+]
 
 STAGES: tuple[str, ...] = ("coarse", "fine")
 """What the stages of a search are called, after the name of their experiment."""
+
+StackOfRuns: TypeAlias = tuple[str, str, float, str]
+"""What runs that were trained together have in common: experiment, end, seconds, device."""
 
 _COSTS = ["model", "method", "ms", "device"]
 
@@ -202,18 +216,41 @@ def minutes(runs: Iterable[Run]) -> dict[str, float]:
     >>> minutes([Run("k", "mlp on mnist, fine", **stack), Run("l", "cnn on cifar10", **stack)])
     {'mlp on mnist': 0.5, 'cnn on cifar10': 0.5}
     """
-    stacks = {(experiment_of(run.experiment), run.ended, run.seconds) for run in runs if run.ended}
-    spans = []
-    for name, ended, seconds in sorted(stacks):
-        end = datetime.fromisoformat(ended)
-        spans.append((name, end - timedelta(seconds=seconds), end))
-    moments = sorted({moment for _, *span in spans for moment in span})
-    spent = dict.fromkeys((name for name, *_ in spans), 0.0)
-    for start, end in itertools.pairwise(moments):
-        active = [name for name, begun, over in spans if begun <= start and over >= end]
-        for name in active:
-            spent[name] += (end - start).total_seconds() / 60 / len(active)
+    spent: dict[str, float] = {}
+    for (name, *_), seconds in shares(runs).items():
+        spent[experiment_of(name)] = spent.get(experiment_of(name), 0.0) + seconds / 60
     return {name: spent[name] for name in _in_order(spent)}
+
+
+def shares(runs: Iterable[Run]) -> dict[StackOfRuns, float]:
+    """The seconds of every stack, less those that it shared with others of its device: of them it has its part.
+
+    >>> stack = {"config": {}, "diverged": None, "curves": {}, "ended": "2026-01-01T00:01:00+00:00"}
+    >>> one, two = Run("k", "mlp on mnist", seconds=60.0, **stack), Run("l", "cnn on cifar10", seconds=20.0, **stack)
+    >>> list(shares([one, two]).values())
+    [10.0, 50.0]
+    """
+    spans = []
+    for stack in sorted({stack_of(run) for run in runs if run.ended}):
+        end = datetime.fromisoformat(stack[1])
+        spans.append((stack, end - timedelta(seconds=stack[2]), end))
+    moments = sorted({moment for _, *span in spans for moment in span})
+    spent = dict.fromkeys((stack for stack, *_ in spans), 0.0)
+    for start, end in itertools.pairwise(moments):
+        active = [stack for stack, begun, over in spans if begun <= start and over >= end]
+        at = Counter(device for *_, device in active)
+        for stack in active:
+            spent[stack] += (end - start).total_seconds() / at[stack[3]]
+    return spent
+
+
+def stack_of(run: Run) -> StackOfRuns:
+    """The stack that a run was trained in.
+
+    >>> stack_of(Run("k", "mlp on mnist", {}, None, {}, seconds=60.0, ended="2026-01-01T00:01:00+00:00"))
+    ('mlp on mnist', '2026-01-01T00:01:00+00:00', 60.0, '')
+    """
+    return run.experiment, run.ended, run.seconds, run.environment.get("device", "")
 
 
 def _in_order(names: Iterable[str]) -> list[str]:
