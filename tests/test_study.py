@@ -291,10 +291,10 @@ def test_an_experiment_with_one_method_fewer_is_not_whole(described, tmp_path, u
     assert answered(text) == "**yes** (provisional)"
 
 
-def test_nothing_recorded_is_said(described, tmp_path):
-    text = rebuild_study(described, tmp_path)[0].read_text()
-    assert answered(text) == "**not run**"
-    assert text.count("nothing is recorded yet") == 2
+def test_a_folder_without_records_is_refused(described, tmp_path):
+    with pytest.raises(Refused, match="records: there are no records in it"):
+        rebuild_study(described, tmp_path)
+    assert not (tmp_path / "README.md").exists()
 
 
 @pytest.mark.parametrize(
@@ -338,6 +338,7 @@ def test_standing_counts_every_comparison():
         ('title = "Mine"', 'known = ["nowhere"]', "Invalid known: ['nowhere']"),
         ("[[question]]", "[question]", "write [[question]] above each of them"),
         ('adamnc = "η = 0"', "adamnc = 0", "methods must be a table"),
+        ('adamnc = "η = 0"', 'adamnc = "a | b"', "Invalid method: 'a | b' (it stands in tables"),
         ("asks =", "ask =", "Invalid key of question: 'ask'"),
         ("title", "title =", "is not TOML"),
     ],

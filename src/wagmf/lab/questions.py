@@ -137,6 +137,9 @@ def _question(table: Mapping[str, Any]) -> Question:
     if not isinstance(methods, Mapping) or not all(isinstance(each, str) and each for each in methods.values()):
         refuse("methods", methods, "methods must be a table with what each is called")
     words = {name: _word(name, table.get(name, "")) for name in ("name", "asks", "reference", "text")}
+    for name, told in (*(("method", called) for called in methods.values()), ("asks", words["asks"])):
+        if "|" in told or "\n" in told:
+            refuse(name, told, "it stands in tables, whose cells hold neither | nor the end of a line")
     return Question(**words, metrics=metrics, methods=dict(methods))
 
 

@@ -88,6 +88,8 @@ def rebuild_study(experiments: Path, folder: Path) -> list[Path]:
     for one in found:
         if not any(one in each.experiments for each in asked):
             raise Refused(f"{experiments / STUDY}: no question is asked of {one.name}")
+    if not evidence.runs:
+        raise Refused(f"{folder / 'records'}: there are no records in it")
     cells = {each.question.name: besides(each.question, each.finals) for each in asked}
     drawn = [path for each in asked for path in _figures(each, folder / "figures")]
     every = [asdict(cell) for each in asked for cell in cells[each.question.name]]
