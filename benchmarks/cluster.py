@@ -157,7 +157,13 @@ def world():
         or next(other for other in known.values() if other.experiment.problem.model == each.experiment.problem.model)
         for name, each in prepared.items()
     }
-    return prepared, stands, loss
+    return {name: searching_as(each, stands[name]) for name, each in prepared.items()}, stands, loss
+
+
+def searching_as(each, other):
+    """An experiment that searches as another one does: there are losses on record of what that asks for."""
+    of = other.experiment
+    return replace(each, experiment=replace(each.experiment, arms=of.arms, tuning=of.tuning))
 
 
 def paces():
@@ -184,7 +190,10 @@ def searching():
         """The loss of what has been trained by then."""
         if not done.issuperset(addresses([replace(each, experiment=replace(each.experiment, arms=(arm,)))])):
             return None
-        return loss(replace(each, data=stands[name_of(each.experiment.problem)].data), arm)
+        name = name_of(each.experiment.problem)
+        value = loss(replace(each, data=stands[name].data), arm)
+        assert value is not None, f"{name}: nothing on record says what {arm} came to"
+        return value
 
     while True:
         found = [search(each, told) for each in prepared.values()]

@@ -341,6 +341,8 @@ MUTANTS = {
     "tuning: short runs count for long ones": (
         "lab/tuning.py", "known = coarse if tuning.fine_epochs == tuning.epochs else {}", "known = coarse",
         "test_tuning.py -k different_length"),
+    "tuning: below is not heard": ("lab/tuning.py", "range(-tuning.below,", "range(-2,",
+        "test_tuning.py -k as_far_below"),
     "tuning: a diverged run is the best": ("lab/tuning.py", "math.inf if run.diverged else", "0.0 if run.diverged else",
         "test_tuning.py -k infinitely_bad"),
     "claims: every advantage matters": ("lab/claims.py", "excluded = most < margin", "excluded = most < 0",

@@ -20,17 +20,15 @@ def by_kind(stacks):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_stacks_are_those_that_were_trained(name):
-    """Rounds beyond a grid included; an experiment that is not finished has fewer on record, and one may have none."""
+    """Rounds beyond a grid included. The last may have been trained in parts, or be missing, or some of them."""
     ours = [stack for each in SCRIPT["paper"]() for whose, stack in each if whose == name]
     there = SCRIPT["on_record"](name)
-    total = sum(stack.replicas for stack in there)
-    assert total <= SCRIPT["runs_of"](name) == sum(stack.replicas for stack in ours)
-    if total == SCRIPT["runs_of"](name):
-        assert by_kind(there) == by_kind(ours)
-    elif there:
-        last = max(stack.epochs for stack in ours)
-        searched = [[stack for stack in stacks if stack.epochs < last] for stacks in (there, ours)]
-        assert by_kind(searched[0]) == by_kind(searched[1])
+    assert sum(stack.replicas for stack in there) <= SCRIPT["runs_of"](name) == sum(stack.replicas for stack in ours)
+    if SCRIPT["world"]()[1][name].experiment.name == name:  # its search is on record: nothing stands in for it
+        parts, instead_of = by_kind(there) - by_kind(ours), by_kind(ours) - by_kind(there)
+        assert sum(instead_of.values()) <= 1
+        for epochs, replicas in parts:
+            assert [epochs == length and replicas < size for length, size in instead_of] == [True]
 
 
 def test_most_experiments_are_on_record_whole_and_some_went_beyond_their_grids():

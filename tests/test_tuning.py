@@ -79,6 +79,11 @@ def test_the_second_stage_is_fine_and_around_the_first_ones_best():
     assert found.chosen.experiment.tuning is None
 
 
+def test_the_second_stage_begins_as_far_below_as_is_asked():
+    one, loss = prepared_for({"adam": 0.1, "wada": 0.1}, epochs=50, fine_epochs=200, below=4)
+    assert sorted(search(one, loss).fine["adam"]) == [0.0198, 0.0296, 0.0444, 0.0667, 0.1, 0.15, 0.225]
+
+
 def test_stages_of_different_length_do_not_share_losses():
     one, loss = prepared_for({"adam": 0.1, "wada": 0.1}, epochs=50, fine_epochs=200, seeds=2)
     asked = []
@@ -175,6 +180,7 @@ def test_a_seed_that_diverged_counts_as_infinitely_bad(tmp_path):
         ({"epochs": 0}, "Invalid epochs of tuning: 0"),
         ({"fine_epochs": "x"}, "Invalid fine_epochs of tuning: 'x'"),
         ({"seeds": -1}, "Invalid seeds: -1"),
+        ({"below": 0}, "Invalid below of tuning: 0"),
     ],
 )
 def test_bad_tuning_is_refused(table, message):

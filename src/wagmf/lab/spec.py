@@ -26,6 +26,7 @@ these step sizes (see tuning.py), and the experiment itself is run at those that
     epochs = 50                 # runs of the search are shorter, milestones with them
     fine_epochs = 200           # … but not those of its second stage
     seeds = 1
+    below = 4                   # steps of the second stage below the first one's best; 2 if nothing is said
 """
 
 import hashlib
@@ -187,6 +188,9 @@ class Problem:
 class Tuning:
     """How step sizes are searched for: how long the runs of its two stages are, and from which seeds.
 
+    The second stage begins with so many steps ``below`` the best of the first: longer runs may want smaller step sizes,
+    and to go on beyond an edge takes a round of its own each time.
+
     >>> Tuning(epochs=50, fine_epochs=200).seeds
     (0,)
     """
@@ -194,6 +198,7 @@ class Tuning:
     epochs: int
     fine_epochs: int
     seeds: tuple[int, ...] = (0,)
+    below: int = 2
 
 
 @dataclass(frozen=True)
@@ -338,12 +343,13 @@ def _tuning(table: Any, problem: Problem) -> Tuning | None:
     if table is None:
         return None
     if not isinstance(table, Mapping):
-        refuse("tuning", table, "tuning must be a table with epochs, fine_epochs and seeds, or some of them")
+        refuse("tuning", table, "tuning must be a table with epochs, fine_epochs, seeds and below, or some of them")
     for name in table:
-        one_of("key of tuning", name, ("epochs", "fine_epochs", "seeds"))
+        one_of("key of tuning", name, ("epochs", "fine_epochs", "seeds", "below"))
     epochs = integer("epochs of tuning", table.get("epochs", problem.epochs), least=1, most=10**6)
     fine = integer("fine_epochs of tuning", table.get("fine_epochs", epochs), least=1, most=10**6)
-    return Tuning(epochs, fine, _seeds(table.get("seeds", 1)))
+    below = integer("below of tuning", table.get("below", 2), least=1, most=10)
+    return Tuning(epochs, fine, _seeds(table.get("seeds", 1)), below)
 
 
 def _seeds(seeds: Any) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ COARSE: float = math.sqrt(10)
 FINE: float = 1.5
 """The factor between neighbours of the second stage."""
 
-_AROUND = (-2, -1, 0, 1, 2)  # of the coarse grid's best, in powers of FINE: its own neighbours lie just beyond
+_ABOVE = 2  # steps of the second stage above the coarse grid's best, whose own neighbour lies just beyond
 _MOST = 5  # times that a stage goes on beyond each of its edges
 
 
@@ -102,7 +102,8 @@ def search(prepared: Prepared, loss: Loss) -> Searched:
     coarse, missing = _stage(stages[0], of.arms, grids, {}, COARSE, loss)
     if missing:
         return Searched(stages, coarse, {}, missing)
-    around = {label: [_rounded(_best(tried) * FINE**k) for k in _AROUND] for label, tried in coarse.items()}
+    steps = range(-tuning.below, _ABOVE + 1)
+    around = {label: [_rounded(_best(tried) * FINE**k) for k in steps] for label, tried in coarse.items()}
     # Where both stages are of one length, what the first has tried counts in the second.
     known = coarse if tuning.fine_epochs == tuning.epochs else {}
     fine, missing = _stage(stages[1], of.arms, around, known, FINE, loss)
