@@ -70,6 +70,7 @@ ORDER = [
     "wagmf.lab.paper_runs",
     "wagmf.lab.live",
     "wagmf.lab.stats",
+    "wagmf.lab.grids",
     "wagmf.lab.paper",
     "wagmf.lab.claims",
     "wagmf.lab.questions",

@@ -173,8 +173,12 @@ def undrawn(monkeypatch):
     monkeypatch.setattr(study.plots, "panel_picture", lambda panels, path, **_: path)
 
 
-def record(folder, losses, tasks=("softmax", "mlp"), seeds=8):
-    """Archives in which methods end at these losses, by task and method; seeds shift all alike, and a little apart."""
+def record(folder, losses, tasks=("softmax", "mlp"), seeds=8, beside=0.008):
+    """Archives in which methods end at these losses, by task and method; seeds shift all alike, and a little apart.
+
+    At the neighbours of its step size each would end higher by ``beside``: a quarter of that might be gained half a
+    step away.
+    """
     noise = np.random.default_rng(0)
     for k, task in enumerate(tasks):
         name, runs, names = f"growth, {task} on mnist", [], {}
@@ -182,11 +186,13 @@ def record(folder, losses, tasks=("softmax", "mlp"), seeds=8):
         for j, (method, options) in enumerate((("adamnc", {}), ("wada", {}), ("nosadam", {"eta": 2, "p2": 6}))):
             for seed in range(seeds):
                 last = losses[k][j] + shared[seed] + noise.normal(0, 0.001)
-                curves = {metric: [1.0, last] for metric in METRICS} | {"test_accuracy": [0.1, 0.9]}
-                config = {"method": method, "method_options": options, "lr": 0.1, "seed": seed, "data": "d"}
-                key = f"{task}{method}{seed}"
-                runs.append(Run(key, name, config | {"model": task, "epochs": 2}, None, curves, seconds=1.0))
-                names[key] = [name, f"{name}, fine"] if seed == 0 else [name]
+                for lr in (0.1, 0.05, 0.2) if seed == 0 else (0.1,):
+                    ends = last + beside * (lr != 0.1)
+                    curves = {metric: [1.0, ends] for metric in METRICS} | {"test_accuracy": [0.1, 0.9]}
+                    config = {"method": method, "method_options": options, "lr": lr, "seed": seed, "data": "d"}
+                    key = f"{task}{method}{seed}at{lr}"
+                    runs.append(Run(key, name, config | {"model": task, "epochs": 2}, None, curves, seconds=1.0))
+                    names[key] = [name] * (lr == 0.1) + [f"{name}, fine"] * (seed == 0)
         (folder / "records").mkdir(exist_ok=True)
         archive(runs, names, archive_of(folder / "records", name))
 
@@ -232,12 +238,31 @@ def test_a_difference_too_small_to_matter_is_told_apart(described, tmp_path, und
     assert "matters, the answer is *open*" in text
 
 
+@pytest.mark.parametrize(("beside", "answer"), [(0.39, "yes"), (0.41, "open")])
+def test_a_difference_that_a_finer_grid_might_change_is_not_shown(beside, answer, described, tmp_path, undrawn):
+    record(tmp_path, [(0.6, 0.5, 0.6), (0.6, 0.5, 0.6)], beside=beside)
+    text = rebuild_study(described, tmp_path)[0].read_text()
+    assert answered(text) == f"**{answer}**"
+    assert f"| < 0.001 | {beside / 4:#.3g} |" in text
+
+
+def test_a_best_at_the_edge_of_its_grid_shows_nothing(described, tmp_path, undrawn):
+    record(tmp_path, [(0.6, 0.5, 0.6), (0.6, 0.5, 0.6)])
+    for task in ("softmax", "mlp"):
+        path = archive_of(tmp_path / "records", f"growth, {task} on mnist")
+        runs, names = restore(path)
+        archive([run for run in runs if run.config["lr"] > 0.05], names, path)
+    assert answered(rebuild_study(described, tmp_path)[0].read_text()) == "**open**"
+
+
 def test_the_numbers_are_those_of_the_records(described, tmp_path):
     record(tmp_path, [(0.6, 0.5, 0.4), (0.6, 0.5, 0.4)])
     text = rebuild_study(described, tmp_path)[0].read_text()
     runs = restore(archive_of(tmp_path / "records", "growth, mlp on mnist"))[0]
     ends = {
-        method: np.array([run.curves["train_loss"][-1] for run in runs if run.config["method"] == method])
+        method: np.array(
+            [run.curves["train_loss"][-1] for run in runs if (run.config["method"], run.config["lr"]) == (method, 0.1)]
+        )
         for method in ("adamnc", "wada", "nosadam")
     }
     for end in ends.values():
@@ -258,7 +283,7 @@ def test_what_is_missing_is_named_and_the_answer_is_provisional(described, tmp_p
     record(tmp_path, [(0.6, 0.5, 0.6)], ["mlp"])
     path = archive_of(tmp_path / "records", "growth, mlp on mnist")
     runs, _ = restore(path)
-    searched = [run for run in runs if run.config["method"] != "nosadam" and run.config["seed"] == 0]
+    searched = [run for run in runs if run.config["method"] != "nosadam" and run.config["lr"] == 0.05]
     archive(searched, {run.key: ["growth, mlp on mnist, coarse"] for run in searched}, path)
     text = rebuild_study(described, tmp_path)[0].read_text()
     words = "2 runs are recorded, those of its search for step sizes included; of η = 2 there is none"
@@ -287,7 +312,7 @@ def test_an_experiment_with_one_method_fewer_is_not_whole(described, tmp_path, u
     archive([run for run in runs if run.config["method"] != "nosadam"], names, path)
     text = rebuild_study(described, tmp_path)[0].read_text()
     assert "Of 2 experiments 1 is not complete" in text
-    assert "- growth, mlp on mnist: 16 runs are recorded" in text
+    assert "- growth, mlp on mnist: 20 runs are recorded" in text
     assert answered(text) == "**yes** (provisional)"
 
 

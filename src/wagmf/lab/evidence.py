@@ -16,6 +16,7 @@ from wagmf.arguments import Refused
 from wagmf.lab import stats
 from wagmf.lab.answers import ALPHA
 from wagmf.lab.claims import stated
+from wagmf.lab.grids import Row, beyond_the_grid, grid_slacks
 from wagmf.lab.paper import BASELINES, OURS, PAIRS, PANELS, Printed
 from wagmf.lab.records import Run, Tables, restore, tables
 from wagmf.lab.walks import Record, unpack_walks
@@ -87,6 +88,16 @@ class Evidence:
         for name, method, lr in self.finals[["experiment", "method", "lr"]].drop_duplicates().itertuples(index=False):
             found.setdefault(name, {})[method] = lr
         return {name: found[name] for name in _in_order(found)}
+
+    @cached_property
+    def slacks(self) -> dict[tuple[str, str], float]:
+        """How much lower a training loss might be between the step sizes that were tried, by experiment and method."""
+        fine = {name: self.of(f"{name}, {STAGES[1]}") for name in self.chosen}
+        return {
+            (name, method): slack
+            for name, rates in self.chosen.items()
+            for method, slack in grid_slacks(fine[name], rates).items()
+        }
 
     @cached_property
     def tried(self) -> Any:
@@ -170,8 +181,11 @@ def significance_table(evidence: Evidence) -> pd.DataFrame:
         curves = evidence.finals[evidence.finals["experiment"].isin([panel.experiment for panel in panels])]
         found = stats.significance(curves, metric, pairs=PAIRS)
         late = stats.paper_significance(curves, metric, pairs=PAIRS).set_index(["experiment", "a", "b"])["p"]
-        by_cell = found.set_index(["experiment", "a", "b"])
-        parts += [_cell(panel, k, by_cell, late) for panel in panels for k in range(len(PAIRS))]
+        rows = {(row["experiment"], row["a"], row["b"]): row for row in found.to_dict("records")}
+        for panel in panels:
+            for k, pair in enumerate(PAIRS):
+                row = rows[panel.experiment, *pair]
+                parts.append(_cell(panel, k, row, beyond_the_grid(row, metric, evidence.slacks), late))
     order = {panel.name: place for place, panel in enumerate(PANELS)}
     table = pd.DataFrame(parts)
     return (
@@ -181,16 +195,17 @@ def significance_table(evidence: Evidence) -> pd.DataFrame:
     )
 
 
-def _cell(panel: Printed, k: int, found: Any, late: Any) -> dict[str, Any]:
+def _cell(panel: Printed, k: int, row: Row, wide: Row, late: Any) -> dict[str, Any]:
+    """``wide`` has what finer grids of step sizes might change."""
     (ours, baseline), printed = PAIRS[k], panel.p[k]
-    row = found.loc[(panel.experiment, ours, baseline)]
     sign = -1 if stats.better_is_lower(panel.metric) else 1
-    shown = {"a": "ours", "b": "baseline"}.get(row["better"], "")
+    shown = {"a": "ours", "b": "baseline"}.get(wide["better"], "")
     tests = ("student", "welch", "paired", "permutation")
     return {
         "panel": panel.name, "experiment": panel.experiment, "metric": panel.metric, "ours": ours,
         "baseline": baseline, "n": row["n"], "mean_ours": row["mean_a"], "mean_baseline": row["mean_b"],
         "difference": row["difference"], "low": row["low"], "high": row["high"], "hedges_g": row["hedges_g"],
+        "slack_ours": row["low"] - wide["low"], "slack_baseline": wide["high"] - row["high"],
         "printed": printed, **{name: row[name] for name in tests},
         **{f"{name}_holm": row[f"{name}_holm"] for name in tests},
         "last_epochs": late[panel.experiment, ours, baseline],

@@ -16,7 +16,8 @@ A study is a folder of experiments with a file ``study.toml``:
 **The rule.** Every other method is compared with the reference by the last epoch, paired over seeds; a difference is
 shown if the paired t-test has p < 0.05 after Holm, over all comparisons of the question by that metric. The other is
 *better* or *worse* if that is shown; else *level* if the whole 95 % interval is within the margins of claims.py, and
-*open* if not. The answer is
+*open* if not. A difference in training loss is shown only if the method behind could not make it good at a step size
+between those that were tried, and intervals are wider by as much (grids.py). The answer is
 
 - *no* if another method is better somewhere and worse nowhere,
 - *yes* if every other method is worse somewhere and better nowhere,
@@ -35,6 +36,7 @@ import pandas as pd
 
 from wagmf.arguments import Refused, one_of, refuse
 from wagmf.lab.claims import margin_of
+from wagmf.lab.grids import Row, Slacks, beyond_the_grid
 from wagmf.lab.paper_runs import STUDY
 from wagmf.lab.spec import METRICS
 from wagmf.lab.stats import significance
@@ -161,7 +163,8 @@ class Beside:
     """A method beside the reference in an experiment: ``outcome`` is "better", "worse", "level" or "open".
 
     ``difference`` is its mean less the reference's over ``n`` seeds, from ``low`` to ``high`` its 95 % interval, ``p``
-    that of the paired t-test after Holm, ``effect`` is Hedges' g; ``margin`` is what matters.
+    that of the paired t-test after Holm, ``effect`` is Hedges' g; ``margin`` is what matters, ``slack`` what the method
+    that is behind might gain between the step sizes that were tried.
 
     >>> Beside("e", "train_loss", "adam", "better", -0.02, -0.03, -0.01, 0.001, -3.0, 8, 0.01).matters
     True
@@ -178,6 +181,7 @@ class Beside:
     effect: float
     n: int
     margin: float
+    slack: float = 0.0  # of the method that is behind
 
     @property
     def matters(self) -> bool:
@@ -185,10 +189,11 @@ class Beside:
         return self.outcome in ("better", "worse") and abs(self.difference) >= self.margin
 
 
-def besides(question: Question, curves: pd.DataFrame) -> list[Beside]:
+def besides(question: Question, curves: pd.DataFrame, slacks: Slacks | None = None) -> list[Beside]:
     """Every method beside the reference, by every metric, in every experiment of ``curves``.
 
-    ``curves`` has of each method the one step size that was chosen; methods are as the question calls them.
+    ``curves`` has of each method the one step size that was chosen, ``slacks`` what its grid leaves open; methods are
+    as the question calls them.
 
     >>> rows = [("growth, e", method, 0.1, seed, 1, loss + seed % 3 / 100 * loss)
     ...         for method, loss in (("adam", 0.5), ("wada", 0.4)) for seed in range(8)]
@@ -205,17 +210,18 @@ def besides(question: Question, curves: pd.DataFrame) -> list[Beside]:
     found = []
     for metric in question.metrics:
         table: Any = significance(frame, metric, rates=rates, pairs=pairs)
-        found += [_beside(row, metric) for row in table.to_dict("records")]
+        found += [_beside(row, metric, slacks or {}) for row in table.to_dict("records")]
     return found
 
 
-def _beside(row: Mapping[str, Any], metric: str) -> Beside:
-    margin = margin_of(metric, row["mean_b"])
-    within = bool(row["low"] >= -margin and row["high"] <= margin) and row["diverged_a"] == row["diverged_b"]
-    outcome = {"a": "better", "b": "worse"}.get(row["better"], "level" if within else "open")
+def _beside(row: Row, metric: str, slacks: Slacks) -> Beside:
+    margin, wide = margin_of(metric, row["mean_b"]), beyond_the_grid(row, metric, slacks)
+    within = bool(wide["low"] >= -margin and wide["high"] <= margin) and row["diverged_a"] == row["diverged_b"]
+    outcome = {"a": "better", "b": "worse"}.get(wide["better"], "level" if within else "open")
+    slack = row["low"] - wide["low"] if row["difference"] > 0 else wide["high"] - row["high"]
     interval = {name: row[name] for name in ("difference", "low", "high", "n")}
     named = {"experiment": row["experiment"], "metric": metric, "method": row["a"], "outcome": outcome}
-    return Beside(**named, p=row["paired_holm"], effect=row["hedges_g"], margin=margin, **interval)
+    return Beside(**named, p=row["paired_holm"], effect=row["hedges_g"], margin=margin, slack=slack, **interval)
 
 
 def standing(cells: Sequence[Beside], *, large: bool = False) -> dict[str, dict[str, int]]:

@@ -20,6 +20,7 @@ from wagmf.lab.claims import ACCURACY_MARGIN, LOSS_MARGIN, Verdict, verdicts
 from wagmf.lab.evidence import Evidence, experiment_of, gather, minutes, significance_table
 from wagmf.lab.figures import QUANTITIES, best, sensitivity, training
 from wagmf.lab.files import write_whole
+from wagmf.lab.grids import beyond_the_grid
 from wagmf.lab.looks import MODEL_TITLES, Panel, label, styles, title_of
 from wagmf.lab.paper import BASELINES, OURS, PAIRS, PANELS, Printed
 from wagmf.lab.records import Tables, write_csv
@@ -84,7 +85,7 @@ def rebuild(folder: Path) -> list[Path]:
     if not evidence.runs and not evidence.walks:
         raise Refused(f"{folder / 'records'}: there are no records in it")
     table = significance_table(evidence)
-    found = verdicts(evidence.finals, evidence.walks, evidence.costs)
+    found = verdicts(evidence.finals, evidence.walks, evidence.costs, evidence.slacks)
     drawn = _figures(evidence, folder / "figures")
     written = [
         write_csv(table, folder / "significance.csv"),
@@ -198,9 +199,11 @@ def _summary(outcomes: list[dict[str, Any]]) -> str:
     }
     named = {kind: f"{len(names)} ({', '.join(names)})" if names else "none" for kind, names in where.items()}
     left = len(outcomes) - sum(map(len, where.values()))
+    small = [row["panel"].name for row in outcomes if not row["shown"] and row["p"] < ALPHA]
+    beside = f" (in {', '.join(small)} there is one that a finer grid of step sizes might change)" if small else ""
     return (
         f"Of the {len(outcomes)} panels that were run (the paper has {len(PANELS)}), WADA is shown to be better than "
-        f"the best baseline in {named['ours']}, worse in {named['baseline']}; in {left} no difference is shown."
+        f"the best baseline in {named['ours']}, worse in {named['baseline']}; in {left} no difference is shown{beside}."
     )
 
 
@@ -298,7 +301,8 @@ def _without_the_chooser(evidence: Evidence) -> dict[str, int]:
         names = {panel.experiment for panel in evidence.panels if panel.metric == metric}
         curves = left[left["experiment"].isin(names)]
         if len(curves):
-            better = stats.significance(curves, metric, pairs=PAIRS)["better"].tolist()
+            rows: Any = stats.significance(curves, metric, pairs=PAIRS).to_dict("records")
+            better = [beyond_the_grid(row, metric, evidence.slacks)["better"] for row in rows]
             counts["ours"] += better.count("a")
             counts["baseline"] += better.count("b")
     return counts | {"seeds": left["seed"].nunique()}

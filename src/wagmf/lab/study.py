@@ -20,6 +20,7 @@ from wagmf.lab.claims import ACCURACY_MARGIN, LOSS_MARGIN
 from wagmf.lab.evidence import STAGES, Evidence, experiment_of, gather, minutes
 from wagmf.lab.figures import QUANTITIES, sensitivity, training
 from wagmf.lab.files import write_whole
+from wagmf.lab.grids import TUNED, grid_slacks
 from wagmf.lab.looks import label, styles, title_of
 from wagmf.lab.paper_runs import STUDY, paper_experiments
 from wagmf.lab.questions import Beside, Question, answer_of, besides, read_study, standing
@@ -65,6 +66,15 @@ class _Asked:
         """The step size of each method in an experiment."""
         return dict(self.of(name)[["method", "lr"]].drop_duplicates().itertuples(index=False, name=None))
 
+    @property
+    def slacks(self) -> dict[tuple[str, str], float]:
+        """What the grids of step sizes leave open, by experiment and method."""
+        found = {}
+        for one in self.whole:
+            fine = self.of(f"{one.name}, {STAGES[1]}")
+            found |= {(one.name, name): slack for name, slack in grid_slacks(fine, self.chosen(one.name)).items()}
+        return found
+
     def title(self, one: Experiment) -> str:
         """What the experiment is called among those of the question."""
         return title_of(one.name.removeprefix(f"{self.question.name}, "))
@@ -90,7 +100,7 @@ def rebuild_study(experiments: Path, folder: Path) -> list[Path]:
             raise Refused(f"{experiments / STUDY}: no question is asked of {one.name}")
     if not evidence.runs:
         raise Refused(f"{folder / 'records'}: there are no records in it")
-    cells = {each.question.name: besides(each.question, each.finals) for each in asked}
+    cells = {each.question.name: besides(each.question, each.finals, each.slacks) for each in asked}
     drawn = [path for each in asked for path in _figures(each, folder / "figures")]
     every = [asdict(cell) for each in asked for cell in cells[each.question.name]]
     written = [
@@ -181,7 +191,7 @@ def _panel(asked: _Asked, one: Experiment, metric: str) -> Any:
 def _told(asked: _Asked, cells: list[Beside]) -> dict[str, Any]:
     """All that the page says of a question."""
     question, stands = asked.question, standing(cells)
-    fresh = besides(question, _without_the_chooser(asked))
+    fresh = besides(question, _without_the_chooser(asked), asked.slacks)
     return {
         "question": question,
         "answer": answer_of(stands),
@@ -261,6 +271,7 @@ def _comparison(asked: _Asked, one: Experiment, cells: list[Beside]) -> dict[str
             "difference": difference(cell.difference, cell.metric),
             "interval": f"{difference(cell.low, cell.metric)} to {difference(cell.high, cell.metric)}",
             "p": p_value(cell.p).removeprefix("= "),
+            "slack": difference(cell.slack, cell.metric).removeprefix("+") if cell.metric == TUNED else "–",
             "effect": number(cell.effect),
             "n": cell.n,
             "outcome": cell.outcome + (", and it matters" if cell.matters else ""),
