@@ -153,15 +153,33 @@ class Disturbed(Watch):
 
 
 def workers():
-    """The processes that train."""
+    """The processes of this cluster that train; there may be other people's."""
+    session = ray.get_runtime_context().get_session_name().encode()
+    return [worker for worker in training() if any(session in words(each) for each in ancestors(worker))]
+
+
+def training():
+    """All processes of the machine that train."""
+    numbers = [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()]
+    return [number for number in numbers if words(number).startswith(b"ray::_trained")]
+
+
+def words(number):
+    try:
+        return Path(f"/proc/{number}/cmdline").read_bytes()
+    except OSError:
+        return b""  # it has ended
+
+
+def ancestors(number):
+    """A process and those who started it: workers forget their command line, but their raylets do not."""
     found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                if (folder / "cmdline").read_bytes().startswith(b"ray::_trained"):
-                    found.append(int(folder.name))
-            except OSError:
-                continue  # it has ended
+    while number > 1:
+        found.append(number)
+        try:
+            number = int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            break
     return found
 
 
