@@ -1,5 +1,6 @@
 """How a sweep hands stacks to a cluster, with a cluster that is made up; tests/ecosystem has a real one."""
 
+import os
 from contextlib import ExitStack
 from types import SimpleNamespace
 
@@ -27,10 +28,11 @@ class MadeUp(Engine):
         self._ray, self.handed, self.cancelled, self.desk = self, [], [], None
         self.take = SimpleNamespace(remote=list)  # the mailbox is empty
         self.act = lambda work: None  # before a stack is trained
+        self.look = lambda: None  # its head answers
 
     def train(self, works, desk):
         self.desk = desk
-        with ExitStack() as held:
+        with room._told_if_lost(self.exceptions.RayError), ExitStack() as held:
             room._Sweep(self, desk, held).carry_out(works)
 
     def mailbox(self):
@@ -123,3 +125,151 @@ def test_a_worker_that_is_lost_too_often_is_told(tmp_path):
     cluster.act = lambda work: (_ for _ in ()).throw(MadeUp.exceptions.RayError("the node is gone"))
     with pytest.raises(Refused, match="adam: the worker of 4 runs was lost 21 times: the node is gone"):
         sweep(ready(*TABLES), tmp_path / "runs.db", engine=cluster)
+
+
+def test_a_cluster_that_is_lost_is_told_and_the_same_command_continues(right, tmp_path):
+    """Its mailbox does not answer, and there is nobody who could be stopped."""
+    path, cluster = tmp_path / "runs.db", MadeUp()
+
+    def gone(*_, **__):
+        raise MadeUp.exceptions.RayError("the owner has died")
+
+    def die(work):
+        cluster.take.remote, cluster.cancel, cluster.kill = gone, gone, gone
+
+    cluster.act = die
+    with pytest.raises(Refused, match=r"The Ray cluster was lost: the owner has died .* the same command continues"):
+        sweep(ready(*TABLES), path, engine=cluster)
+    assert outcome(path).items() < right.items()
+    sweep(ready(*TABLES), path, engine=MadeUp())
+    assert outcome(path) == right
+
+
+def test_a_head_that_does_not_answer_is_told_before_ray_waits_for_it(right, tmp_path, monkeypatch):
+    """Nor is Ray asked to stop anything: it would end this process instead of answering."""
+    monkeypatch.setattr(room, "_PATIENCE", 0.01)
+    path, cluster = tmp_path / "runs.db", MadeUp()
+    context = SimpleNamespace(gcs_address="127.0.0.1:1")
+    engine = room.Cluster.__new__(room.Cluster)
+    engine._ray, engine._connected = SimpleNamespace(get_runtime_context=lambda: context), True
+    cluster.act = lambda work: setattr(cluster, "look", engine.look)
+    cluster.kill = cluster.cancel = lambda *_, **__: pytest.fail("Ray was asked")
+    with pytest.raises(Refused, match=r"The Ray cluster was lost: .*refused .* the same command continues"):
+        sweep(ready(*TABLES), path, engine=cluster)
+    engine.__exit__()
+    assert 0 < len(outcome(path)) < len(right)
+    sweep(ready(*TABLES), path, engine=MadeUp())
+    assert outcome(path) == right
+
+
+class Room:
+    """What Ray tells of nodes, and what it was asked for; GPUs that others hold are never free."""
+
+    exceptions = MadeUp.exceptions
+
+    def __init__(self, *nodes, held=False):
+        self.there, self.held, self.joined, self.asked = nodes, held, [], []
+
+    def is_initialized(self):
+        return False
+
+    def init(self, address, **_):
+        self.joined.append(address)
+
+    def shutdown(self):
+        self.joined.append("left")
+
+    def cluster_resources(self):
+        return {kind: sum(node.get(kind, 0) for node in self.there) for kind in ("CPU", "GPU")}
+
+    def nodes(self):
+        names = enumerate(self.there)
+        return [{"Alive": True, "NodeID": i, "NodeManagerHostname": f"n{i}", "Resources": node} for i, node in names]
+
+    def remote(self, num_cpus, num_gpus, max_retries):
+        self.asked.append(num_gpus)
+        return lambda about: SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda gpu: self._answer(gpu)))
+
+    def _answer(self, gpu):
+        return len(self.asked) - 1, gpu
+
+    def wait(self, answers, num_returns, timeout):
+        late = [answer for answer in answers if answer[1] and self.held]
+        return [answer for answer in answers if answer not in late], late
+
+    def get(self, answer):
+        return room.environment("cpu")["source"], (64, 80 if answer[1] else 0)
+
+
+@pytest.fixture
+def joined(monkeypatch, tmp_path):
+    """A cluster of nodes that are made up."""
+    monkeypatch.setattr(room.Cluster, "_at", lambda self, node: node)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+    def join(there, **settings):
+        monkeypatch.setattr(room, "_ray", lambda: there)
+        return room.Cluster(**{"told": lambda text: None} | settings)
+
+    return join
+
+
+SMALL, LARGE = {"CPU": 4, "GPU": 1}, {"CPU": 8, "GPU": 4}
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"gpus": 5}, r"Invalid gpus: 5.0 \(no node has so many: 1, 4\)"),
+        ({"gpus": 4, "cpus": 9}, r"Invalid cpus: 9 \(no node has so many: 8\)"),
+        ({"gpus": 1.5}, r"Invalid gpus: 1.5 \(gpus must be a part of one, to four decimals, or a whole number"),
+        ({"gpus": 0.00001}, r"Invalid gpus: 1e-05 \(gpus must be a part of one, to four decimals"),
+        ({"gpus": 0, "device": "cuda"}, r"Invalid gpus: 0 \(device cuda needs some"),
+        ({"device": "mps"}, r"Invalid device: 'mps' \(on a cluster: cpu or cuda\)"),
+    ],
+)
+def test_what_no_node_has_for_a_stack_is_refused(joined, settings, named):
+    there = Room({"CPU": 16}, SMALL, LARGE)
+    with pytest.raises(Refused, match=named):
+        joined(there, **settings)
+    assert there.joined in ([], ["local", "left"])
+    assert there.asked == []  # nobody is waited for in vain
+
+
+@pytest.mark.parametrize("settings", [{"device": "cpu"}, {"gpus": 0}, {"device": "cpu", "gpus": 9, "cpus": 8}])
+def test_who_wants_no_gpu_asks_for_none_and_waits_for_none(joined, settings):
+    there, said = Room(SMALL, LARGE, held=True), []
+    cluster = joined(there, told=said.append, **settings)
+    assert (cluster.device, cluster.gpus, there.asked) == ("cpu", 0.0, [0, 0])
+    assert not any("Waiting" in text for text in said)
+
+
+def test_gpus_that_others_hold_are_waited_for_aloud(joined):
+    there, said = Room({"CPU": 16}, SMALL, held=True), []
+    cluster = joined(there, told=said.append, device="cuda", gpus=0.5)
+    assert (cluster.device, cluster.gpus, cluster.memory, there.asked) == ("cuda", 0.5, 40, [0, 0.01])
+    assert said[1:] == ["Waiting for an answer of n1: a GPU must be free there, or the device be cpu."]
+
+
+def test_without_an_address_only_a_cluster_that_is_named_or_noted_is_joined(joined, monkeypatch, tmp_path):
+    """What runs here besides may be another sweep's own, which takes it down when it is done."""
+    monkeypatch.setattr(room, "_knock", lambda address: None)
+    (tmp_path / "ray").mkdir()
+    note = tmp_path / "ray" / "ray_current_cluster"
+    for named, noted, address in (
+        ("", "", "local"),
+        ("auto", "", "local"),
+        ("local", "head:1", "local"),
+        ("", "head:1", "head:1"),
+        ("other:2", "head:1", "other:2"),
+    ):
+        monkeypatch.setitem(os.environ, "RAY_ADDRESS", named)
+        note.write_text(noted)
+        there, said = Room(SMALL), []
+        joined(there, told=said.append)
+        assert there.joined == [address]
+        start = (
+            "There is no Ray cluster; one was started" if address == "local" else f"Joined the Ray cluster at {address}"
+        )
+        assert [text.startswith(start) for text in said] == [True]

@@ -198,7 +198,10 @@ def _sweep(
     engine: Annotated[str, typer.Option(help="Where stacks are trained: here, or on a cluster by ray.")] = "here",
     address: Annotated[
         str | None,
-        typer.Option(help=r"Of the Ray cluster.  \[default: this machine's, started if need be]", show_default=False),
+        typer.Option(
+            help=r"Of the Ray cluster.  \[default: RAY_ADDRESS, or that of ray start, or one for this sweep]",
+            show_default=False,
+        ),
     ] = None,
     checkpoints: Annotated[
         str | None,
@@ -212,7 +215,10 @@ def _sweep(
     ] = None,
     gpus: Annotated[
         float | None,
-        typer.Option(help=r"Of the cluster, for each stack, where there are any.  \[default: 1]", show_default=False),
+        typer.Option(
+            help=r"Of the cluster, for each stack, where there are any; 0.5: two share one.  \[default: 1]",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
     """Run what is missing of experiments, and say which method was best.
@@ -240,8 +246,6 @@ def _engine(name: str, device: str | None, given: dict[str, Any]) -> Any:
     from wagmf.lab.sweep import Engine
 
     if one_of("engine", name, ("here", "ray")) == "ray":
-        if device == "cpu":
-            given["gpus"] = 0.0
         return Cluster(**given, device=device, told=_err.print)
     for option, value in given.items():
         refuse(option, value, "it is for a cluster: add --engine ray")

@@ -102,6 +102,68 @@ def test_somebody_else_who_answers_is_no_cluster(monkeypatch):
                 room._knock(address)
 
 
+def test_two_sweeps_at_once_have_a_cluster_each(tmp_path):
+    """The second does not join what the first has started for itself and takes down when it is done."""
+    started = []
+    for name, epochs in (("first", 400), ("second", 800)):
+        (tmp_path / f"{name}.toml").write_text(textwrap.dedent(SPEC).replace("epochs = 2", f"epochs = {epochs}"))
+        words = ["sweep", f"{name}.toml", "--engine", "ray", "--records", f"{name}.db"]
+        command = [sys.executable, "-m", "wagmf", *words]
+        started.append(subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE))
+        if name == "first":
+            while not any(started[0].pid in ancestors(worker) for worker in training()):
+                assert started[0].poll() is None
+                time.sleep(0.2)
+    for process, name in zip(started, ("first", "second"), strict=True):
+        said = " ".join(process.communicate(timeout=300)[1].decode().split())
+        assert process.returncode == 0, said
+        assert "There is no Ray cluster; one was started on this machine, with" in said
+        assert len(outcome(tmp_path / f"{name}.db")) == 2
+
+
+HEADLESS = """
+import os, signal, sys
+from pathlib import Path
+from ray.cluster_utils import Cluster as Nodes
+from sweeps import outcome, ready, vectors
+from wagmf.lab.cluster import Cluster
+from wagmf.lab.sweep import Watch, sweep
+from wagmf.arguments import Refused
+
+nodes = Nodes(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 2, "include_dashboard": False})
+for settings in ({"gpus": 3}, {"gpus": 1.5}):
+    try:
+        Cluster(address=nodes.address, **settings)
+    except Refused as error:
+        print(error)
+watch, tables = Watch(), [{"name": name, "methods": [name]} for name in ("adam", "wada")]
+(gcs,) = nodes.head_node.all_processes["gcs_server"]
+watch.trained = lambda work, epoch: epoch.number == 5 and work.keys[0] and os.kill(gcs.process.pid, signal.SIGKILL)
+path = Path(sys.argv[1])
+try:
+    with Cluster(address=nodes.address, device="cpu") as cluster:
+        print(cluster.device, cluster.gpus)
+        sweep(ready(*tables, epochs=3000, data=vectors(n=400)), path, engine=cluster, watch=watch)
+except Refused as error:
+    print(error, len(outcome(path)), flush=True)
+    raise SystemExit(2)
+"""
+
+
+def test_a_head_that_is_lost_is_told(tmp_path):
+    """The node claims GPUs: they are left alone, and nobody waits for more than it has."""
+    surroundings = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "RAY_USAGE_STATS_ENABLED": "0"}
+    command = [sys.executable, "-c", HEADLESS, str(tmp_path / "runs.db")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=surroundings)
+    assert done.returncode in (1, 2), done.stderr  # Ray itself may end the process
+    assert "Invalid gpus: 3.0 (no node has so many: 2)" in done.stdout, done.stdout
+    assert "Invalid gpus: 1.5 (gpus must be" in done.stdout
+    assert "cpu 0.0" in done.stdout
+    assert "Joined the Ray cluster at" in done.stdout
+    assert "The Ray cluster was lost: " in done.stdout
+    assert "the same command continues) 0" in done.stdout
+
+
 @pytest.fixture(scope="module")
 def nodes():
     """A head that trains nothing, and two nodes that do."""
@@ -355,6 +417,6 @@ def test_another_wagmf_is_refused(nodes, monkeypatch):
 
 
 def test_memory_is_that_of_a_share_of_a_node():
-    node = room._Node(cpus=8, gpus=2, memory=64, gpu_memory=80)
+    node = room._Node(cpus=8, memory=64, gpu_memory=80)
     assert [node.part(1, 0.0), node.part(4, 0.0), node.part(16, 0.0)] == [8, 32, 64]
     assert [node.part(1, 1.0), node.part(1, 0.25), node.part(1, 2.0)] == [80, 20, 80]

@@ -12,8 +12,10 @@ import socket
 import subprocess
 import sys
 import sysconfig
+import time
 from collections import deque
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,9 +40,10 @@ _RETRIES = 20  # of a stack whose worker was lost
 
 
 class Cluster(Engine):
-    """A Ray cluster: the one at an address, or that of this machine, or, if there is none, one that is started here.
+    """A Ray cluster: the one at an address, or that in RAY_ADDRESS, or that of ``ray start`` on this machine.
 
-    A stack takes ``cpus`` and, if the cluster has any, ``gpus`` (a part of one is shared). ``checkpoints`` is a place
+    If there is none of these, one is started here, for this process alone. A stack takes ``cpus`` and, if the cluster
+    has any, ``gpus`` (a part of one is shared); with ``device="cpu"`` it leaves them alone. ``checkpoints`` is a place
     that all nodes can write to; without it, stacks are saved beside the file of records, which must then be such a
     place for a stack to survive its node. A ``device`` that the cluster has not is refused. ``told`` is called with
     what a person should know.
@@ -61,29 +64,28 @@ class Cluster(Engine):
         told: Any = print,
     ) -> None:
         integer("cpus", cpus, least=1)
-        real("gpus", gpus, least=0.0)
+        gpus = _wanted(gpus, device)
         if checkpoints is not None and (not checkpoints.strip() or checkpoints.startswith("memory:")):
             refuse("checkpoints", checkpoints, "it must be a folder or a URL that all nodes can write to")
         self.checkpoints, self.cpus, self._ray = checkpoints, cpus, _ray()
         self._connected = _connect(self._ray, address, told)
         self._data: dict[str, Any] = {}
         try:
-            self._measure(gpus, device)
+            self._measure(gpus, device, told)
         except BaseException:
             self.__exit__()
             raise
 
-    def _measure(self, gpus: float, device: str | None) -> None:
-        """Find out what a stack may take; refuses what the cluster has not."""
-        nodes, cpus = self._nodes(), self.cpus
-        some = [node for node in nodes if node.gpus]
-        self.device, self.gpus = ("cuda", gpus) if some and gpus else ("cpu", 0.0)
+    def _measure(self, gpus: float, device: str | None, told: Any) -> None:
+        """Find out what a stack may take; refuses what the cluster has not, before any node is waited for."""
+        there = [node for node in self._ray.nodes() if node["Alive"]]
+        some = [node for node in there if node["Resources"].get("GPU")] if gpus else []
+        self.device, self.gpus = ("cuda", gpus) if some else ("cpu", 0.0)
         if device not in (None, self.device):
-            refuse("device", device, "the cluster has no GPU: use cpu" if not some else "on a cluster: cpu or cuda")
-        able = [node for node in (some if self.gpus else nodes) if node.cpus >= cpus]
-        if not able:
-            refuse("cpus", cpus, f"no node has so many: {', '.join(f'{node.cpus:g}' for node in nodes)}")
-        self.memory = min(node.part(cpus, self.gpus) for node in able)
+            refuse("device", device, "the cluster has no GPU: use cpu")
+        able = _able("cpus", self.cpus, _able("gpus", self.gpus, some or there))
+        nodes = zip(there, self._nodes(there, told), strict=True)
+        self.memory = min(node.part(self.cpus, self.gpus) for each, node in nodes if each in able)
 
     def __exit__(self, *_: object) -> None:
         """Leave a cluster of others, and end one that was started here; stay where somebody else had connected."""
@@ -97,9 +99,17 @@ class Cluster(Engine):
         by_cpus = there.get("CPU", 0) // self.cpus
         return max(1, int(min(by_cpus, there.get("GPU", 0) / self.gpus) if self.gpus else by_cpus))
 
+    def look(self) -> None:
+        """Refuse to go on without the cluster's head: Ray would wait for it, and then end this process unheard."""
+        try:
+            _patiently(self._ray.get_runtime_context().gcs_address)
+        except OSError as error:
+            self._connected = False  # there is nobody to take leave of
+            raise _lost(error) from error
+
     def train(self, works: list[Work], desk: Desk) -> None:
         """Train all stacks to their ends, and record each as it finishes."""
-        with ExitStack() as held:
+        with _told_if_lost(self._ray.exceptions.RayError), ExitStack() as held:
             _Sweep(self, desk, held).carry_out(works)
 
     def submit(self, work: Work, desk: Desk, mailbox: Any) -> Any:
@@ -123,16 +133,26 @@ class Cluster(Engine):
         strategies = importlib.import_module("ray.util.scheduling_strategies")
         return strategies.NodeAffinitySchedulingStrategy(node, soft=False)
 
-    def _nodes(self) -> list["_Node"]:
-        """What there is; refuses a cluster whose nodes have no wagmf, or another one."""
+    def _nodes(self, there: list[Any], told: Any) -> list["_Node"]:
+        """What they have; refuses a cluster whose nodes have no wagmf, or another one."""
         asked = []
-        for node in self._ray.nodes():
-            if node["Alive"]:
-                gpu = 0.01 if node["Resources"].get("GPU") else 0  # a GPU is seen by those alone who have some of it
-                task = self._ray.remote(num_cpus=0, num_gpus=gpu, max_retries=3)(_about)
-                at = self._at(node["NodeID"])
-                asked.append((node, task.options(scheduling_strategy=at).remote(bool(gpu))))
+        for node in there:
+            # A GPU is seen by those alone who have some of it; who wants none need not wait until one is free.
+            gpu = 0.01 if self.gpus and node["Resources"].get("GPU") else 0
+            task = self._ray.remote(num_cpus=0, num_gpus=gpu, max_retries=3)(_about)
+            at = self._at(node["NodeID"])
+            asked.append((node, task.options(scheduling_strategy=at).remote(bool(gpu))))
+        self._say_who_is_awaited(asked, told)
         return [self._node(node, answer) for node, answer in asked]
+
+    def _say_who_is_awaited(self, asked: list[tuple[Any, Any]], told: Any) -> None:
+        """Nobody should look at a silent screen because others have the GPUs."""
+        answers = [answer for _, answer in asked]
+        _, late = self._ray.wait(answers, num_returns=len(answers), timeout=_PATIENCE)
+        names = [node["NodeManagerHostname"] for node, answer in asked if answer in late]
+        if names:
+            why = ": a GPU must be free there, or the device be cpu" if self.gpus else ""
+            told(f"Waiting for an answer of {', '.join(names)}{why}.")
 
     def _node(self, node: Any, answer: Any) -> "_Node":
         name = node["NodeManagerHostname"]
@@ -140,9 +160,11 @@ class Cluster(Engine):
             source, memory = self._ray.get(answer)
         except self._ray.exceptions.RayTaskError as error:
             refuse("node", name, f"wagmf cannot be used there: {error.cause}")
+        except self._ray.exceptions.RayError as error:
+            refuse("node", name, f"it was lost before it answered: {first_line(error)}")
         if source != environment("cpu")["source"]:
             refuse("node", name, "its wagmf differs from the one here: install the same on all nodes")
-        return _Node(node["Resources"].get("CPU", 0), node["Resources"].get("GPU", 0), *memory)
+        return _Node(node["Resources"].get("CPU", 0), *memory)
 
 
 @dataclass(frozen=True)
@@ -150,7 +172,6 @@ class _Node:
     """A machine of the cluster."""
 
     cpus: float
-    gpus: float
     memory: int
     gpu_memory: int
 
@@ -159,6 +180,26 @@ class _Node:
         if gpus:
             return int(self.gpu_memory * min(1.0, gpus))
         return int(self.memory * min(1.0, cpus / max(1.0, self.cpus)))
+
+
+def _wanted(gpus: Any, device: str | None) -> float:
+    """The GPUs of a stack, where there are any; refuses what Ray hands out to nobody."""
+    number = real("gpus", gpus, least=0.0)
+    if number != (round(number, 4) if number < 1 else int(number)):
+        refuse("gpus", gpus, "gpus must be a part of one, to four decimals, or a whole number of them")
+    if device not in (None, "cpu", "cuda"):
+        refuse("device", device, "on a cluster: cpu or cuda")
+    if device == "cuda" and not number:
+        refuse("gpus", gpus, "device cuda needs some: 1, or a part of one")
+    return 0.0 if device == "cpu" else number
+
+
+def _able(kind: str, wanted: float, nodes: list[Any]) -> list[Any]:
+    """The nodes that have as much for one stack; Ray itself would wait for one that has."""
+    there = [node["Resources"].get(kind.upper().removesuffix("S"), 0) for node in nodes]
+    if wanted > max(there):
+        refuse(kind, wanted, f"no node has so many: {', '.join(f'{each:g}' for each in there)}")
+    return [node for node, has in zip(nodes, there, strict=True) if has >= wanted]
 
 
 def _ray() -> Any:
@@ -171,44 +212,68 @@ def _ray() -> Any:
 def _connect(ray: Any, address: str | None, told: Any) -> bool:
     """Whether it was done here: this process may be part of a cluster already."""
     if ray.is_initialized():
-        _same(ray.get_runtime_context().gcs_address, address)
+        joined = ray.get_runtime_context().gcs_address
+        _same(joined, address)
+        told(f"This process is part of the Ray cluster at {joined}, {_size(ray)}; it is used.")
         return False
     if address is not None:
         _knock(address)
-    elif (near := _nearby()) is not None:
-        try:
-            _knock(near)
-            address = near
-        except Refused as error:
-            told(f"The Ray cluster that was started or named here is not used. {error}.")
-            return _start(ray, told)
+    elif (address := _answering(told)) is None:
+        ray.init(address="local", include_dashboard=False, **_QUIET)
+        told(f"There is no Ray cluster; one was started on this machine, {_size(ray)}.")
+        return True
     try:
-        ray.init(address=address or "auto", **_QUIET)
+        ray.init(address=address, **_QUIET)
     except (ConnectionError, OSError, RuntimeError, ValueError, AssertionError) as error:
-        if address is not None:
-            refuse("address", address, f"the Ray cluster there cannot be joined: {first_line(error)}")
-        return _start(ray, told)
+        refuse("address", address, f"the Ray cluster there cannot be joined: {first_line(error)}")
+    told(f"Joined the Ray cluster at {address}, {_size(ray)}.")
     return True
 
 
 _QUIET = {"log_to_driver": False, "logging_level": "ERROR"}
 
 
-def _start(ray: Any, told: Any) -> bool:
-    ray.init(address="local", include_dashboard=False, **_QUIET)
+def _size(ray: Any) -> str:
     cpus, gpus = (ray.cluster_resources().get(kind, 0) for kind in ("CPU", "GPU"))
-    told(f"There is no Ray cluster; one was started on this machine, with {cpus:g} CPUs and {gpus:g} GPUs.")
-    return True
+    return f"with {cpus:g} CPUs and {gpus:g} GPUs"
+
+
+def _answering(told: Any) -> str | None:
+    """The cluster that is named or noted, if it answers."""
+    near = _nearby()
+    try:
+        if near is not None:
+            _knock(near)
+        return near
+    except Refused as error:
+        told(f"The Ray cluster that was started or named here is not used. {error}.")
+        return None
 
 
 def _nearby() -> str | None:
-    """The cluster that Ray would join of itself: the one that is named, or that was started here last."""
-    note = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
-    named = os.environ.get("RAY_ADDRESS") or (note.read_text().strip() if note.is_file() else "")
-    return named if _HEAD.fullmatch(named) else None
+    """The cluster that is named, or that `ray start` has noted here.
+
+    Ray's "auto" would also look for any at all among the processes of this machine: one that another sweep has started
+    for itself, and takes down when it is done. Of such Ray leaves no note.
+    """
+    named = os.environ.get("RAY_ADDRESS", "auto") or "auto"
+    if named != "auto":
+        return None if named == "local" else named
+    folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    note = Path(folder, "ray", "ray_current_cluster")
+    return (note.read_text().strip() if note.is_file() else "") or None
 
 
 _HEAD = re.compile(r"(?P<host>\[[^\]]+\]|[^:/\[\]]+):(?P<port>[0-9]+)")
+
+
+def _call(address: str) -> None:
+    """Fails if nobody answers there."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _PATIENCE).close()
+    except OverflowError as error:  # there is no such port
+        raise OSError(str(error)) from error
 
 
 def _same(joined: str, address: str | None) -> None:
@@ -218,12 +283,11 @@ def _same(joined: str, address: str | None) -> None:
 
 def _knock(address: str) -> None:
     """Refuse an address at which no cluster answers; Ray itself would wait for minutes."""
-    parts = _HEAD.fullmatch(address)
-    if parts is None:
+    if _HEAD.fullmatch(address) is None:
         refuse("address", address, "it must be HOST:PORT, those of the cluster's head")
     try:
-        socket.create_connection((parts["host"].strip("[]"), int(parts["port"])), _PATIENCE).close()
-    except (OSError, OverflowError) as error:
+        _call(address)
+    except OSError as error:
         refuse("address", address, f"nobody answers there: {first_line(error)}")
     ask = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
     try:
@@ -245,6 +309,32 @@ def _carry_along(ray: Any, work: Work) -> None:
         ray.cloudpickle.register_pickle_by_value(module)
 
 
+def _patiently(head: str) -> None:
+    """Fails if nobody has answered there for a while: a head may be started anew."""
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return _call(head)
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(_LOOK)
+
+
+def _lost(error: Exception) -> Refused:
+    said = first_line(error)
+    return Refused(f"The Ray cluster was lost: {said} (what is recorded is kept, and the same command continues)")
+
+
+@contextmanager
+def _told_if_lost(kind: type[Exception]) -> Iterator[None]:
+    """What Ray raises besides what tasks do: what is beside this process does not answer any more."""
+    try:
+        yield
+    except kind as error:
+        raise _lost(error) from error
+
+
 class _Sweep:
     """One sweep on a cluster: what is left, and what is under way."""
 
@@ -252,12 +342,14 @@ class _Sweep:
         self.cluster, self.desk, self.ray = cluster, desk, cluster._ray
         self.mailbox = cluster.mailbox()
         self.left: deque[Work] = deque()
+        self.alone = False  # the cluster's head is gone
         self.running: dict[Any, tuple[Work, ExitStack]] = {}  # with its lock
         held.callback(self._end)
 
     def carry_out(self, works: list[Work]) -> None:
         self.left, waited = deque(works), False
         while self.left or self.running:
+            self._look()
             self._hand_out()
             if not self.running:
                 self.desk.wait(waited)
@@ -267,6 +359,14 @@ class _Sweep:
             self._read_letters()
             for task in ready:
                 self._settle(task)
+
+    def _look(self) -> None:
+        """Before Ray is asked for anything, since it answers no more without its head."""
+        try:
+            self.cluster.look()
+        except Refused:
+            self.alone = True
+            raise
 
     def _hand_out(self) -> None:
         """As much as the cluster can use; what another sweep has stays for later."""
@@ -316,10 +416,13 @@ class _Sweep:
 
     def _end(self) -> None:
         """However it ends: nobody trains on, and what was not finished is free for others."""
-        for task, (_, held) in self.running.items():
-            self.ray.cancel(task, force=True)
+        for _, held in self.running.values():
             held.close()
-        self.ray.kill(self.mailbox)
+        if not self.alone:
+            with suppress(self.ray.exceptions.RayError):  # where the cluster is gone there is nobody to stop
+                for task in self.running:
+                    self.ray.cancel(task, force=True)
+                self.ray.kill(self.mailbox)
 
 
 # ---------------------------------------------------------------- at the workers
