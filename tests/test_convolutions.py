@@ -11,6 +11,7 @@ import subprocess
 import sys
 import weakref
 
+import interpreter
 import numpy as np
 import pytest
 import torch
@@ -209,6 +210,7 @@ def some(monkeypatch):
     """Random numbers; and programs so small that each layer has several, the last of which is not full."""
     torch.manual_seed(0)
     if os.environ.get("TRITON_INTERPRET") == "1":
+        interpreter.mend()
         cut(monkeypatch)
 
 

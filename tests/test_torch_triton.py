@@ -14,6 +14,7 @@ import weakref
 from pathlib import Path
 
 import forks
+import interpreter
 import numpy as np
 import pytest
 import torch
@@ -122,7 +123,7 @@ def test_triton_is_imported_at_the_first_step():
 
 def load(path=SOURCE, name="wagmf.torch.triton"):
     """The path, or a changed copy of it, with blocks so small that small tensors have several."""
-    _mend_the_interpreter()
+    interpreter.mend()
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -135,32 +136,6 @@ def load(path=SOURCE, name="wagmf.torch.triton"):
 def kernel():
     assert os.environ.get("TRITON_INTERPRET") == "1"
     return load()
-
-
-@functools.cache
-def _mend_the_interpreter():
-    """It cuts bfloat16 off, where the hardware and torch round to nearest; and it takes its time."""
-    from triton.language import bfloat16
-    from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder, TensorHandle
-
-    cut = InterpreterBuilder.cast_impl
-
-    def cast(self, src, dst_type):
-        if dst_type.scalar == bfloat16 and src.data.dtype == np.float32:
-            src = TensorHandle(torch.from_numpy(np.array(src.data)).bfloat16().float().numpy(), src.dtype)
-        return cut(self, src, dst_type)
-
-    InterpreterBuilder.cast_impl = cast
-    slow = InterpretedFunction.__call__
-
-    def call(self, *args, **kwargs):
-        """Our own functions find the triton.language that the kernel has patched, and need not do so once more."""
-        return (slow if self.fn.__module__.startswith("triton.") else fast)(self, *args, **kwargs)
-
-    def fast(self, *args, **kwargs):
-        return self.rewrite()(*args, **kwargs)
-
-    InterpretedFunction.__call__ = call
 
 
 class Run:
