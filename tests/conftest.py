@@ -1,7 +1,11 @@
-"""What all tests share: which back end Keras has, and the table of how far the front ends are from the oracle."""
+"""What all tests share: Keras's back ends, and the table of how far the front ends are from the oracle."""
 
+import functools
 import importlib.util
 import os
+
+import back_ends
+import pytest
 
 os.environ.setdefault("KERAS_BACKEND", "jax")  # the others have processes of their own
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")  # so that arrays can be sharded
@@ -10,6 +14,17 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}  # tests buil
 # two LLVMs clash and end the process.
 if importlib.util.find_spec("triton"):
     importlib.import_module("triton")
+
+
+def pytest_configure(config):
+    """Planted errors are tried without pytest-xdist, to whom this mark is known."""
+    config.addinivalue_line("markers", "xdist_group(name): all of a group are run by one worker")
+
+
+@pytest.fixture(scope="session")
+def back_end(tmp_path_factory):
+    """What the process of one of Keras's back ends has found, run when it is first asked for."""
+    return functools.cache(lambda name: back_ends.ask(name, tmp_path_factory.mktemp(name)))
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -1,13 +1,9 @@
-"""Every front end, walking the same gradients with every method; a process each, since they cannot share one.
+"""Every front end, walking the same gradients with every method.
 
-    python tests/front_ends.py FRONT_END FILE.npz
-
-writes the decisions of every method in float64 and float32, a row per step. One parameter holds all kinds of gradients
-side by side: coordinates do not touch each other.
+One parameter holds all kinds of gradients side by side: coordinates do not touch each other.
 """
 
-import os
-import sys
+import contextlib
 
 import numpy as np
 from tables import NAMED, PROBLEMS, gradients
@@ -17,13 +13,6 @@ from wagmf.methods import METHODS
 STEPS, LR = 200, 0.1
 DTYPES = ("float64", "float32")
 TORCH_PATHS = {"plain": {"foreach": False, "fused": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
-FRONT_ENDS = {  # by the process that runs them
-    "torch": [f"torch {path}" for path in TORCH_PATHS],
-    "optax": ["optax"],
-    "keras-tensorflow": ["keras tensorflow"],
-    "keras-jax": ["keras jax"],
-    "keras-torch": ["keras torch"],
-}
 
 
 def problems(dtype):
@@ -37,7 +26,18 @@ def problems(dtype):
     return g, np.zeros(g.shape[1], dtype)
 
 
-def walk_torch(method, g, x0, path="fused"):
+def walks(front_end):
+    """The decisions of every method in float64 and float32, a row per step, by dtype and method."""
+    kind, _, which = front_end.partition(" ")
+    walk = {"torch": walk_torch, "optax": walk_optax, "keras": walk_keras}[kind]
+    found = {}
+    for dtype in DTYPES:
+        g, x0 = problems(dtype)
+        found |= {f"{dtype}/{method}": np.stack(list(walk(which, method, g, x0))) for method in METHODS}
+    return found
+
+
+def walk_torch(path, method, g, x0):
     import torch
 
     import wagmf.torch
@@ -50,7 +50,7 @@ def walk_torch(method, g, x0, path="fused"):
         yield x.detach().numpy().copy()
 
 
-def walk_optax(method, g, x0):
+def walk_optax(_, method, g, x0):
     import jax
     import optax
 
@@ -69,52 +69,36 @@ def walk_optax(method, g, x0):
         yield from np.asarray(jax.lax.scan(step, (x0, optimizer.init(x0)), jax.numpy.asarray(g))[1])
 
 
-def walk_keras(method, g, x0):
+def walk_keras(back_end, method, g, x0):
     import keras
 
     import wagmf.keras
 
+    assert keras.backend.backend() == back_end
     keras.config.set_floatx(str(g.dtype))
-    x = keras.Variable(x0)
-    optimizer = getattr(wagmf.keras, NAMED[method])(LR)
-    optimizer.build([x])
-    step = as_a_graph(lambda g_t: optimizer.apply([g_t], [x]))
-    for g_t in g:
-        step(keras.ops.convert_to_tensor(g_t))
-        yield np.array(keras.ops.convert_to_numpy(x))
+    with wide_enough(back_end, g.dtype):
+        x = keras.Variable(x0)
+        optimizer = getattr(wagmf.keras, NAMED[method])(LR)
+        optimizer.build([x])
+        step = as_a_graph(back_end, lambda g_t: optimizer.apply([g_t], [x]))
+        for g_t in g:
+            step(keras.ops.convert_to_tensor(g_t))
+            yield np.array(keras.ops.convert_to_numpy(x))
 
 
-def as_a_graph(step):
+def wide_enough(back_end, dtype):
+    """Jax has float64 only where it is asked for."""
+    if back_end != "jax":
+        return contextlib.nullcontext()
+    import jax
+
+    return jax.enable_x64(dtype == np.float64)
+
+
+def as_a_graph(back_end, step):
     """As model.fit would run it on TensorFlow; eagerly each of its operations takes longer than the graph."""
-    if os.environ["KERAS_BACKEND"] != "tensorflow":
+    if back_end != "tensorflow":
         return step
     import tensorflow
 
     return tensorflow.function(step)
-
-
-def walks_of(process):
-    """The walks of the front ends that a process runs."""
-    if process == "torch":
-        return {f"torch {path}": lambda *args, path=path: walk_torch(*args, path) for path in TORCH_PATHS}
-    return {FRONT_ENDS[process][0]: walk_optax if process == "optax" else walk_keras}
-
-
-def main(process, file):
-    if process.startswith("keras-"):
-        os.environ["KERAS_BACKEND"] = process.removeprefix("keras-")
-    if process == "keras-jax":
-        import jax
-
-        jax.config.update("jax_enable_x64", True)
-    found = {}
-    for dtype in DTYPES:
-        g, x0 = problems(dtype)
-        for front_end, walk in walks_of(process).items():
-            for method in METHODS:
-                found[f"{dtype}/{front_end}/{method}"] = np.stack(list(walk(method, g, x0)))
-    np.savez(file, **found)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -1,16 +1,14 @@
 """The Keras front end on each back end: what Keras asks of its own optimizers, and what its users count on.
 
-Keras has one back end per process. So the checks, whose names begin with ``check``, run in a process for each, which
-the one test below starts.
+Keras has one back end per process. So the checks, whose names begin with ``check``, run in a process for each: see
+back_ends.py.
 """
 
 import inspect
 import json
-import os
 import pickle
-import subprocess
-import sys
 
+import back_ends
 import keras
 import numpy as np
 import pytest
@@ -25,19 +23,15 @@ from wagmf.online import OnlineLearner
 from wagmf.rule import Rule
 from wagmf.weights import Custom
 
-BACKENDS = ("tensorflow", "jax", "torch")
 BACKEND = keras.backend.backend()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_keras_on(backend, tmp_path):
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-o",
-               "python_functions=check_*", __file__]  # fmt: skip
-    environment = {**os.environ, "KERAS_BACKEND": backend, "KERAS_HOME": str(tmp_path), "TF_CPP_MIN_LOG_LEVEL": "2"}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
-    assert result.returncode == 0, result.stdout[-6000:] + result.stderr[-2000:]
-    assert " passed" in result.stdout
-    assert "skipped" not in result.stdout
+@pytest.mark.parametrize("name", [pytest.param(name, marks=back_ends.mark(name)) for name in back_ends.BACK_ENDS])
+def test_keras_on(name, back_end):
+    answer = back_end(name)
+    assert answer.code == 0, answer.said
+    assert " passed" in answer.said
+    assert "skipped" not in answer.said
 
 
 def named(name, lr=0.1, /, **options):

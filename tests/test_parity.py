@@ -4,11 +4,7 @@ Every method takes 200 steps along noise, tiny, huge, zero, mostly zero, shrinki
 from the float64 oracle is taken relative to how far the coordinate ever gets from where it starts.
 """
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
+import back_ends
 import front_ends
 import numpy as np
 import pytest
@@ -17,29 +13,26 @@ from wagmf.methods import METHODS
 from wagmf.online import OnlineLearner
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
-SCRIPT = Path(front_ends.__file__)
+FRONT_ENDS = {f"torch {path}": pytest.mark.xdist_group("torch") for path in front_ends.TORCH_PATHS}
+FRONT_ENDS |= {"optax": pytest.mark.xdist_group("optax")}
+FRONT_ENDS |= {f"keras {back_end}": back_ends.mark(back_end) for back_end in back_ends.BACK_ENDS}
 CASES = [
-    pytest.param(process, front_end, dtype, id=f"{front_end}-{dtype}", marks=pytest.mark.xdist_group(process))
-    for process, those in front_ends.FRONT_ENDS.items()
-    for front_end in those
+    pytest.param(front_end, dtype, id=f"{front_end}-{dtype}", marks=group)
+    for front_end, group in FRONT_ENDS.items()
     for dtype in front_ends.DTYPES
 ]
 
 
 @pytest.fixture(scope="session")
-def walks(tmp_path_factory):
-    """What a front end's process has found, run when it is first asked for."""
+def walks(back_end):
+    """What a front end has found, which walks when it is first asked for."""
     found = {}
 
-    def of(process):
-        if process not in found:
-            file = tmp_path_factory.mktemp("walks") / f"{process}.npz"
-            command = [sys.executable, SCRIPT, process, file]
-            environment = {**os.environ, "KERAS_HOME": str(file.parent), "TF_CPP_MIN_LOG_LEVEL": "2"}
-            result = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
-            assert result.returncode == 0, result.stderr[-5000:]
-            found[process] = np.load(file)
-        return found[process]
+    def of(front_end):
+        if front_end not in found:
+            kind, _, which = front_end.partition(" ")
+            found[front_end] = back_end(which).walks if kind == "keras" else front_ends.walks(front_end)
+        return found[front_end]
 
     return of
 
@@ -70,10 +63,10 @@ def difference(walk, true):
     return float(np.max(np.abs(walk - true)[:, ~still] / np.abs(true).max(axis=0)[~still]))
 
 
-@pytest.mark.parametrize(("process", "front_end", "dtype"), CASES)
+@pytest.mark.parametrize(("front_end", "dtype"), CASES)
 @pytest.mark.parametrize("method", METHODS)
-def test_every_front_end_walks_as_the_oracle(process, front_end, dtype, method, walks, oracle, record_property):
-    walk = walks(process)[f"{dtype}/{front_end}/{method}"]
+def test_every_front_end_walks_as_the_oracle(front_end, dtype, method, walks, oracle, record_property):
+    walk = walks(front_end)[f"{dtype}/{method}"]
     assert walk.dtype == dtype
     worst = difference(walk, oracle(method, dtype))
     record_property("difference", (dtype, front_end, method, worst))
