@@ -157,8 +157,9 @@ def check_serialisation_of_own_parameters_schedules_and_rules():
         WAGMF(0.1, rule=Rule(Custom(lambda t: t))).get_config()
 
 
-@pytest.mark.parametrize("name", ["wada", "amsgrad", "adam", "nosadam", "padam", "ogd"])
+@pytest.mark.parametrize("name", ["wada", "amsgrad", "nosadam", "ogd"])
 def check_a_saved_model_goes_on_bit_by_bit(name, tmp_path):
+    """Of every kind of state: m and v; with a maximum; with a window; none."""
     some = model()
     some.compile(named(name, 0.01, clipnorm=1.0), loss="mse")
     fit(some, 2)
@@ -181,7 +182,7 @@ def check_a_saved_model_goes_on_bit_by_bit(name, tmp_path):
 def check_a_checkpoint_of_another_method_is_refused(saved, other, tmp_path):
     some, again = model(), model()
     some.compile(saved(0.01), loss="mse")
-    fit(some)
+    some.optimizer.build(some.trainable_variables)
     some.save_weights(tmp_path / "some.weights.h5")
     again.compile(other(0.01), loss="mse")
     again.optimizer.build(again.trainable_variables)
@@ -379,7 +380,7 @@ if BACKEND == "tensorflow":
     devices = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(devices[0], [tf.config.LogicalDeviceConfiguration()] * 2)
 
-    @pytest.mark.parametrize("name", ["wada", "amsgrad", "nosadam"])
+    @pytest.mark.parametrize("name", ["amsgrad", "nosadam"])
     def check_two_replicas_step_as_one(name):
         strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
         with strategy.scope():
@@ -414,7 +415,7 @@ if BACKEND == "tensorflow":
 if BACKEND == "jax":
     import jax
 
-    @pytest.mark.parametrize("name", ["wada", "amsgrad", "nosadam"])
+    @pytest.mark.parametrize("name", ["amsgrad", "nosadam"])
     def check_two_devices_step_as_one(name):
         assert len(jax.devices()) == 2
         whole = model()
