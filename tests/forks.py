@@ -9,11 +9,13 @@ import gc
 import importlib
 import multiprocessing
 import os
+import runpy
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 from unittest import mock
 
 import numba
@@ -60,7 +62,24 @@ def untraced():
         sys.settrace(trace)
 
 
-def run(target: Callable, *arguments, fresh: bool = False, limit: float = 300, **environment: str) -> Ended:
+@dataclass(frozen=True)
+class Running:
+    """A process that has been started, what it calls, and the file of what it prints."""
+
+    process: multiprocessing.process.BaseProcess
+    call: str
+    said: IO[str]
+
+    def wait(self, limit: float) -> Ended:
+        """Until it has ended, or the test fails after so many seconds."""
+        self.process.join(limit)
+        if self.process.exitcode is None:
+            pytest.fail(f"{self.call} took longer than {limit} s:\n{self.said.read()[-4000:]}")
+        return Ended(self.process.exitcode, self.said.read())
+
+
+@contextlib.contextmanager
+def started(target: Callable, *arguments, fresh: bool = False, **environment: str) -> Iterator[Running]:
     """Call ``target`` in a process of its own, a ``fresh`` one if need be, with these variables of the environment."""
     fresh = fresh or sys.platform != "linux"
     # A fork has one thread only, whatever the others held; and it takes no more than to import NumPy to start some.
@@ -71,12 +90,17 @@ def run(target: Callable, *arguments, fresh: bool = False, limit: float = 300, *
         process = context.Process(target=_run, args=(said.name, environment, target, arguments))
         with mock.patch.dict(os.environ, unmeasured() | single | special, clear=True):
             process.start()
-        process.join(limit)
-        if process.exitcode is None:
+        try:
+            yield Running(process, f"{target.__name__}{arguments}", said)
+        finally:
             process.kill()
             process.join()
-            pytest.fail(f"{target.__name__}{arguments} took longer than {limit} s:\n{said.read()[-4000:]}")
-        return Ended(process.exitcode, said.read())
+
+
+def run(target: Callable, *arguments, fresh: bool = False, limit: float = 300, **environment: str) -> Ended:
+    """The same, up to its end."""
+    with started(target, *arguments, fresh=fresh, **environment) as running:
+        return running.wait(limit)
 
 
 def _run(said: str, environment: dict[str, str], target: Callable, arguments: tuple) -> None:
@@ -90,10 +114,18 @@ def _run(said: str, environment: dict[str, str], target: Callable, arguments: tu
     target(*arguments)
 
 
-def program(text: str) -> None:
-    """For ``run``: what ``python -c`` does, from the root of the project."""
-    os.chdir(TESTS.parent)
+def program(text: str, folder: Path = TESTS.parent) -> None:
+    """For ``run``: what ``python -c`` does, from the root of the project or from another folder."""
+    os.chdir(folder)
     exec(text, {"__name__": "__main__"})
+
+
+def script(path: Path, *arguments: str) -> None:
+    """For ``run``: what ``python`` does with a script, from the root of the project."""
+    os.chdir(TESTS.parent)
+    sys.argv = [str(path), *arguments]
+    sys.path[0] = str(path.parent)
+    runpy.run_path(str(path), run_name="__main__")
 
 
 def tests_on(folder: Path, options: list[str]) -> None:

@@ -2,8 +2,6 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +50,14 @@ def benchmark_tables(tables: str) -> str:
     script = MEASURED[tables][1]
     results = [f"benchmarks/results/{script}-{where}.json" for where in ("cuda", "cpu")]
     results = [path for path in results if (ROOT / path).exists()]
-    command = [sys.executable, f"benchmarks/{script}.py", "--report", *results]
-    return subprocess.run(
-        command, check=True, capture_output=True, text=True, cwd=ROOT, timeout=120, env=forks.unmeasured()
-    ).stdout
+    return printed(ROOT / "benchmarks" / f"{script}.py", "--report", *results)
+
+
+def printed(path: Path, *arguments: str) -> str:
+    """What a script prints."""
+    result = forks.run(forks.script, path, *arguments)
+    assert result.code == 0, result.said[-4000:]
+    return result.said
 
 
 @pytest.mark.parametrize("tables", MEASURED)
@@ -128,13 +130,11 @@ def test_what_is_said_for_choosing_is_what_the_reproduction_says():
     assert split(CHOOSING.read_text(), *markers("summary"))[1] == summary(), "run: make table"
 
 
-def draw(*arguments: str) -> None:
-    command = [sys.executable, "docs/pictures/draw.py", *arguments]
-    subprocess.run(command, check=True, cwd=ROOT, timeout=120, env=forks.unmeasured(), stdout=subprocess.DEVNULL)
+DRAW = ROOT / "docs" / "pictures" / "draw.py"
 
 
 def test_the_pictures_are_drawn_from_the_weights(tmp_path):
-    draw(str(tmp_path))
+    printed(DRAW, str(tmp_path))
     kept = {path.name: path.read_bytes() for path in (ROOT / "docs" / "pictures").glob("*.svg")}
     assert kept
     assert {path.name: path.read_bytes() for path in tmp_path.glob("*.svg")} == kept, "run: make table"
@@ -221,10 +221,13 @@ def test_both_sides_of_a_difference_run():
     found = [block for path in PAGES for block in blocks(path.read_text(), "diff")]
     assert len(found) >= 3
     sides = [re.sub(r"^[-+]", "", line) for block in found for line in block.splitlines()]
-    programs = [FRAMEWORKS + MODELS["model.compile" in line] + line for line in sides]
-    for program in programs:
-        result = forks.run(forks.program, program)
-        assert result.code == 0, f"{program}\n{result.said[-4000:]}"
+    programs = [MODELS["model.compile" in line] + line for line in sides]
+    # Each with names of its own, but all in one process: importing the frameworks takes longest.
+    result = forks.run(
+        forks.program, f"{FRAMEWORKS}for text in {programs!r}:\n    print(text)\n    exec(text, {{**globals()}})"
+    )
+    assert result.code == 0, result.said[-4000:]
+    assert all(program in result.said for program in programs)
 
 
 def test_experiments_in_pages_can_be_read(tmp_path):
@@ -332,7 +335,7 @@ if __name__ == "__main__":
     MIGRATION.write_text(before + markers("rates")[0] + rates_table() + markers("rates")[1] + after)
     before, _, after = split(CHOOSING.read_text(), *markers("summary"))
     CHOOSING.write_text(before + markers("summary")[0] + summary() + markers("summary")[1] + after)
-    draw()
+    printed(DRAW)
     readme = ROOT / "README.md"
     before, _, after = split(readme.read_text(), *markers("verdicts"))
     readme.write_text(before + markers("verdicts")[0] + verdict_table() + markers("verdicts")[1] + after)

@@ -1,9 +1,8 @@
 """DDP, FSDP2 and distributed checkpoints, with two real processes, against one process alone."""
 
+import contextlib
 import json
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import forks
@@ -12,7 +11,7 @@ import torch
 
 # Runs a list of jobs, each a stretch of training, in this rank of the world it is started in.
 SCRIPT = """
-import json, os, sys, torch
+import json, os, torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
@@ -58,7 +57,7 @@ def train(kind, name, first=0, last=12, load=None, save=None, out=None):
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
-for job in json.loads(sys.argv[1]):
+for job in json.loads(os.environ["JOBS"]):
     train(**job)
 dist.destroy_process_group()
 """
@@ -68,18 +67,12 @@ def launch(folder: Path, world: int, *jobs: dict) -> None:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    (folder / "train.py").write_text(SCRIPT)
-    environment = {**forks.unmeasured(), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
-    running = [
-        subprocess.Popen(
-            [sys.executable, "train.py", json.dumps(jobs)],
-            cwd=folder, env={**environment, "RANK": str(rank)},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for rank in range(world)
-    ]  # fmt: skip
-    outputs = [process.communicate(timeout=240)[0] for process in running]
-    assert [process.returncode for process in running] == [0] * world, "\n".join(outputs)[-4000:]
+    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
+    environment["JOBS"] = json.dumps(jobs)
+    with contextlib.ExitStack() as stack:
+        ranks = [forks.started(forks.program, SCRIPT, folder, RANK=str(rank), **environment) for rank in range(world)]
+        ended = [running.wait(240) for running in [*map(stack.enter_context, ranks)]]
+    assert [each.code for each in ended] == [0] * world, "\n".join(each.said for each in ended)[-4000:]
 
 
 KINDS, NAMES = ("ddp", "fsdp", "mixed"), ("WADA", "AMSGrad")
