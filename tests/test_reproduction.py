@@ -1,5 +1,6 @@
 """The reproduction: its experiments are the paper's, its folder follows from its records, and it can be stopped."""
 
+import functools
 import gzip
 import itertools
 import json
@@ -72,12 +73,17 @@ def test_the_folder_follows_from_its_records(tmp_path):
     assert not (tmp_path / "runs.db").exists()
 
 
-def altered(folder, name, change):
-    """Change every run of an experiment itself, and what follows from it."""
+@functools.cache
+def recorded():
+    """What is on record here, read once: tests leave it as it is."""
+    return gather(FOLDER)
+
+
+def alter(folder, name, change):
+    """Change every run of an experiment itself."""
     path = archive_of(folder / "records", name)
     runs, names = restore(path)
     archive([change(run) if name in names[run.key] else run for run in runs], names, path)
-    return gather(folder)
 
 
 def test_other_records_have_other_verdicts(tmp_path):
@@ -89,11 +95,12 @@ def test_other_records_have_other_verdicts(tmp_path):
         return replace(run, curves={**run.curves, "train_loss": losses, "test_accuracy": hits})
 
     shutil.copytree(FOLDER / "records", tmp_path / "records")
-    altered(tmp_path, "mlp on cifar10", better)
-    evidence = altered(tmp_path, "mlp on cifar100", better)
+    for name in ("mlp on cifar10", "mlp on cifar100"):
+        alter(tmp_path, name, better)
+    evidence = gather(tmp_path)
     before, after = (
         {each.id: each.verdict for each in verdicts(found.finals, found.walks, found.costs)}
-        for found in (gather(FOLDER), evidence)
+        for found in (recorded(), evidence)
     )
     assert before["C6"] != after["C6"] == "confirmed"
     assert {claim for claim in before if before[claim] != after[claim]} == {"C6"}
@@ -103,7 +110,7 @@ def test_other_records_have_other_verdicts(tmp_path):
 
 
 def test_p_values_are_those_of_the_tests():
-    evidence = gather(FOLDER)
+    evidence = recorded()
     table = significance_table(evidence)
     assert len(table) == len(PAIRS) * len(evidence.panels) > 0
     for row in table.sample(12, random_state=0).to_dict("records"):
@@ -134,10 +141,10 @@ def test_runs_that_diverged_are_told_and_never_ahead(tmp_path):
         return replace(run, curves=curves, diverged=len(values_of(run))) if gone else run
 
     (tmp_path / "records").mkdir()
-    for name in ("mlp-on-cifar10", "mlp-on-cifar100"):  # the panels of others would take long to draw
-        shutil.copy(FOLDER / "records" / f"{name}.jsonl.gz", tmp_path / "records")
-    evidence = altered(tmp_path, "mlp on cifar10", lost)
-    table = significance_table(evidence)
+    # The panels of others would take long to draw.
+    shutil.copy(FOLDER / "records" / "mlp-on-cifar10.jsonl.gz", tmp_path / "records")
+    alter(tmp_path, "mlp on cifar10", lost)
+    table = significance_table(gather(tmp_path))
     cells = table[(table["panel"] == "3b") & table["baseline"].isin(["adam", "amsgrad"])]
     assert set(cells["ahead"]) == {"ours"}
     text = rebuild(tmp_path)[0].read_text()
@@ -161,7 +168,7 @@ def test_runs_of_some_seeds_are_no_panel(tmp_path):
         key: [f"{n}, unfinished" if n == "mlp on cifar10" else n for n in several] for key, several in names.items()
     }
     archive(runs, fewer, path)
-    before, after = ({panel.experiment for panel in gather(folder).panels} for folder in (FOLDER, tmp_path))
+    before, after = ({panel.experiment for panel in found.panels} for found in (recorded(), gather(tmp_path)))
     assert before - after == {"mlp on cifar10"}
 
 
@@ -202,7 +209,7 @@ def test_experiments_are_whole_and_their_step_sizes_inside_the_grid(path):
 
     Of an experiment that is still going on there is the search, and no panel.
     """
-    evidence = gather(FOLDER)
+    evidence = recorded()
     (name,) = {panel.experiment for panel in PANELS if archive_of(FOLDER, panel.experiment).name == path.name}
     (asked,) = paper_experiments(EXPERIMENTS, [name])
     finals = evidence.of(name)
@@ -227,7 +234,7 @@ def test_the_page_says_where_another_step_size_tests_better():
     fine = table[table["stage"] == "fine"]
     page = (FOLDER / "README.md").read_text()
     told = page[page.index("The step size that trains best") : page.index("## Cost per batch")]
-    names = {panel.experiment for panel in gather(FOLDER).panels if panel.metric == "test_accuracy"}
+    names = {panel.experiment for panel in recorded().panels if panel.metric == "test_accuracy"}
     for (name, _), rows in fine[fine["experiment"].isin(names)].groupby(["experiment", "method"]):
         (taken,) = rows.loc[rows["chosen"], "test_accuracy"]
         better = [row for row in rows.itertuples() if row.test_accuracy > taken]

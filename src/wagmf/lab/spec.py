@@ -225,7 +225,7 @@ def address(problem: Problem, digest: str, arm: Arm, seed: int) -> tuple[str, di
     >>> key == address(problem, "", Arm("wada", 0.1), 0)[0] != address(problem, "", Arm("wada", 0.1), 1)[0]
     True
     """
-    shared = asdict(problem) | {"options": dict(problem.options), "data": digest}
+    shared = vars(problem) | {"options": dict(problem.options), "data": digest}
     config = shared | {"method": arm.method, "method_options": dict(arm.options), "lr": arm.lr, "seed": seed}
     if arm.dotted and not arm.method.startswith("torch."):
         config["method_source"] = hashlib.sha256("\n".join(told(arm.optimizer)).encode()).hexdigest()[:16]
