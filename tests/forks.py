@@ -128,6 +128,13 @@ def script(path: Path, *arguments: str) -> None:
     runpy.run_path(str(path), run_name="__main__")
 
 
+def module(name: str, *arguments: str) -> None:
+    """For ``run``: what ``python -m`` does, from the root of the project."""
+    os.chdir(TESTS.parent)
+    sys.argv[1:] = arguments
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
 def tests_on(folder: Path, options: list[str]) -> None:
     """For ``run``: pytest on the copy of the package in ``folder``, and on no other."""
     os.chdir(TESTS.parent)

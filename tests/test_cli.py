@@ -226,17 +226,14 @@ def test_ctrl_c_leaves_what_finished(tmp_path):
 
 
 def test_killed_at_any_moment_it_continues_to_the_same_records(tmp_path):
-    arguments = ["online", "--T", "2e5", "--seeds", "20", "--methods", "wada,adam", "--lrs", "0.1,1"]
+    arguments = ["online", "--T", "2e5", "--seeds", "20", "--methods", "wada,adam", "--lrs", "0.1,1", "-o"]
     pick = random.Random(0)
     for _ in range(4):
-        run = start(*arguments, "-o", tmp_path / "killed", env=forks.unmeasured())
-        time.sleep(pick.uniform(0.5, 3))
-        run.kill()
-        run.communicate()
+        with forks.started(forks.module, "wagmf", *arguments, str(tmp_path / "killed")):  # and killed
+            time.sleep(pick.uniform(0.1, 2))
     for folder in ("killed", "whole"):
-        run = start(*arguments, "-o", tmp_path / folder, env=forks.unmeasured())
-        output, _ = run.communicate(timeout=120)
-        assert run.returncode == 0, output
+        result = forks.run(forks.module, "wagmf", *arguments, str(tmp_path / folder), limit=120)
+        assert result.code == 0, result.said
     killed, whole = (
         sorted((tmp_path / folder / "walks.jsonl").read_text().splitlines()) for folder in ("killed", "whole")
     )

@@ -9,6 +9,8 @@ import torch
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 DIGITS = ["torch_mnist_style", "jax_digits", "keras_digits"]
+# Those of each by one worker: Keras imports TensorFlow to fit a model, which takes seconds.
+EACH = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in DIGITS]
 ELSEWHERE = {"fsdp2_transformer": "ecosystem/test_fsdp2.py"}
 
 
@@ -34,7 +36,7 @@ def test_every_example_is_run_here_or_elsewhere():
         assert f"{name}.py" in (Path(__file__).parent / test).read_text()
 
 
-@pytest.mark.parametrize("name", DIGITS)
+@pytest.mark.parametrize("name", EACH)
 def test_both_optimizers_learn_the_digits(name, capsys, monkeypatch):
     example = load(name)
     monkeypatch.setattr(example, "LRS", (0.03, 0.3))
@@ -44,7 +46,7 @@ def test_both_optimizers_learn_the_digits(name, capsys, monkeypatch):
     assert all(float(share) > 90 for share in reached.values())
 
 
-@pytest.mark.parametrize("name", DIGITS)
+@pytest.mark.parametrize("name", EACH)
 def test_an_optimizer_that_does_not_learn_would_be_seen(name):
     example = load(name)
     training, _, test = example.digits()

@@ -5,14 +5,12 @@ import io
 import itertools
 import math
 import pickle
-import subprocess
-import sys
-from pathlib import Path
 
+import forks
 import numpy as np
 import pytest
 import torch
-from forks import unmeasured, untraced
+from forks import untraced
 from tables import NAMED, PROBLEMS, RULES, gradients
 
 import wagmf.torch
@@ -357,9 +355,10 @@ def test_compiled_steps_do_not_recompile_under_a_schedule(name, backend):
     assert [optimizer.state[p]["step"].item() for p in params] == [9, 9]
 
 
-@pytest.mark.parametrize("option", [*OPTIONS, "scaled"])
+@pytest.mark.parametrize("option", [*OPTIONS, "scaled", "from the first step on"])
 @untraced()
 def test_compiled_steps_take_every_option(option):
+    """From the second step on, but for one that compiles also how the state is made."""
     import torch._dynamo
 
     torch._dynamo.reset()
@@ -374,7 +373,7 @@ def test_compiled_steps_take_every_option(option):
                 p.grad = torch.sin((p.detach() + 1) * (t + 1))
             if option == "scaled":
                 optimizer.grad_scale = torch.tensor(4.0, dtype=torch.float64)
-            step()
+            (step if t or option == "from the first step on" else optimizer.step)()
         runs.append(params)
     close(*runs)
 
@@ -940,7 +939,8 @@ import torch
 from test_torch import every_method_by_every_path
 torch.save(every_method_by_every_path(50, 100, torch.load({str(half)!r}, weights_only=True)), {str(halves)!r})
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=240, cwd=Path(__file__).parent, env=unmeasured())
+    result = forks.run(forks.program, script)
+    assert result.code == 0, result.said[-4000:]
     whole, halves = every_method_by_every_path(0, 100), torch.load(halves, weights_only=True)
     assert len(whole) == 3 * len(METHODS)
     for key, ended in whole.items():
