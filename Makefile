@@ -3,14 +3,19 @@ PYTHON ?= python3
 PIP = $(1)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SETUP = pyproject.toml constraints.txt
 
-.PHONY: demo test ecosystem mutants quick docs lint bench table browser clean
+.PHONY: demo test kernels ecosystem mutants quick docs lint bench table browser clean
 
 demo: .venv-demo/ready  ## Figure 1 of the paper, and 300 runs that compare its methods; under two minutes
 	.venv-demo/bin/wagmf online --out demo/figure1
 	.venv-demo/bin/wagmf sweep experiments/demo.toml --records demo/runs.db --report demo/report.html
 
-test: .venv/ready browser  ## every test and the doctests; with COVERAGE=1 also what they cover, which takes longer
-	.venv/bin/pytest -n 2 --dist loadgroup --ignore tests/test_mutants.py --ignore tests/ecosystem $(if $(COVERAGE),--cov --cov-report=term)
+ELSEWHERE = tests/test_compiled.py tests/test_mutants.py tests/ecosystem
+
+test: .venv/ready browser  ## tests and doctests; with COVERAGE=1 also what they cover, which takes longer
+	.venv/bin/pytest -n 2 --dist loadgroup $(addprefix --ignore ,$(ELSEWHERE)) $(if $(COVERAGE),--cov --cov-report=term)
+
+kernels: .venv/ready  ## what networks launch on a GPU, compiled for one where there is none
+	.venv/bin/pytest -n 2 tests/test_compiled.py
 
 ecosystem: .venv/ecosystem .venv/docs  ## on a cluster and in other people's trainers, and the site: tests that need more packages
 	.venv/bin/pytest -n 2 --dist loadgroup tests/ecosystem

@@ -4,7 +4,6 @@ In float32, and in float16 for what is rounded. The interpreter must be asked fo
 run in a process of their own.
 """
 
-import functools
 import importlib.util
 import os
 import subprocess
@@ -18,7 +17,7 @@ import torch
 from kernels import BESIDES, IMAGES, LAYERS, SIZES, Kernels, close, plain
 
 from wagmf.arguments import Refused
-from wagmf.lab import convolutions, launching, layers, models, trunks
+from wagmf.lab import convolutions, layers, models, trunks
 from wagmf.lab.convolutions import convolve, correlate
 from wagmf.lab.engine import _replicas
 from wagmf.lab.layers import blend, pool, settle, unpool
@@ -26,7 +25,6 @@ from wagmf.lab.models import CNN, ResNet20, zoo
 from wagmf.lab.noise import Noise
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-needs_compiler = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="TRITON_INTERPRET is set")
 
 
 @needs_triton
@@ -37,82 +35,6 @@ def test_the_kernels_in_the_interpreter():
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]
     assert " passed" in result.stdout
-
-
-class Driver:
-    """In the place of a GPU's, since there is none."""
-
-    def get_current_device(self):
-        return 0
-
-    def get_current_stream(self, device):
-        return 0
-
-    def get_current_target(self):
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", 90, 32)
-
-
-class Compiled:
-    """A kernel that is compiled where it would be launched."""
-
-    def __init__(self, kernel):
-        self.kernel, self.texts = kernel, []
-
-    def __getitem__(self, grid):
-        return functools.partial(self.compile, grid=grid)
-
-    def compile(self, *arguments, **options):
-        self.texts.append(self.kernel.warmup(*arguments, **options).asm["ptx"])
-
-
-@pytest.fixture
-def launched(tmp_path, monkeypatch):
-    """The kernels that would have been launched, by name, compiled for an H100 or H200."""
-    from triton.runtime import driver
-
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(driver, "_active", Driver())
-    found, compiled = {}, launching._compiled
-    monkeypatch.setattr(
-        launching, "_compiled", lambda kernel: found.setdefault(kernel.__name__, Compiled(compiled(kernel)))
-    )
-    return found
-
-
-@needs_triton
-@needs_compiler
-def test_the_kernels_compile_into_wide_loads_and_tensor_core_products(launched):
-    """The interpreter runs much that the compiler refuses, and narrow loads would be several times slower."""
-    x = torch.zeros(2, 2, 32, 32, 16, dtype=torch.bfloat16)
-    convolve(x, torch.zeros(2, 16, 16, 3, 3), back=(32, 32), skip=x, gate=x, beside=x, summed=True)
-    correlate(x, x, 3)
-    blend(x, x, torch.zeros(2, 3, 16), relu=True)
-    texts = {name: text for name, kernel in launched.items() for text in kernel.texts}
-    assert list(texts) == ["_lay", "_convolve", "_correlate", "_gather", "_blend"]
-    for name, text in texts.items():
-        if name in ("_convolve", "_correlate"):
-            assert "wgmma.mma_async" in text
-            assert "cp.async.cg" in text  # 16 bytes at once
-        if name in ("_convolve", "_correlate", "_blend"):
-            assert "ld.global.b16" not in text
-            assert "st.global.b16" not in text
-
-
-@needs_triton
-@needs_compiler
-@pytest.mark.parametrize("kind", ["cnn", "resnet20"])
-def test_all_that_a_network_launches_compiles(kind, launched, monkeypatch):
-    """In training, of images as they are in CIFAR-10; evaluation launches the same without sums, as the CNN does."""
-    monkeypatch.setattr(trunks, "fit", lambda x: True)
-    model = zoo(kind, (3, 32, 32), 10)
-    p, b = _replicas(model, [0], 2, torch.device("cpu"), torch.float32)
-    x = torch.zeros(1, 2, 3, 32, 32, dtype=torch.bfloat16)
-    logits = model.logits(p, b, x, Noise(torch.tensor([0]), torch.tensor(0)))
-    torch.autograd.grad(logits.sum(), list(p.values()))
-    between = {"cnn": {"_pool", "_unpool"}, "resnet20": {"_settle", "_blend", "_spread", "_settle_back"}}[kind]
-    assert {*launched} == {"_lay", "_convolve", "_correlate", "_gather"} | between
 
 
 META = torch.device("meta")
