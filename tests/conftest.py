@@ -9,6 +9,7 @@ import pytest
 
 os.environ.setdefault("KERAS_BACKEND", "jax")  # the others have processes of their own
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")  # so that arrays can be sharded
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # a test for each core: threads would only wait for each other
 os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}  # tests build their models, and download none
 # Keras imports TensorFlow to fit a model. If Triton is imported after it, as torch does for its first optimizer, their
 # two LLVMs clash and end the process.
