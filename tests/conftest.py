@@ -34,6 +34,11 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+def pytest_unconfigure():
+    """At the end all is: what jax has left would be called leaked."""
+    gc.unfreeze()
+
+
 def pytest_terminal_summary(terminalreporter):
     """Print the worst difference of every method in every front end, as tests/test_parity.py has recorded them."""
     found = {}
