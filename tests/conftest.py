@@ -1,7 +1,6 @@
 """What all tests share: Keras's back ends, and the table of how far the front ends are from the oracle."""
 
 import functools
-import gc
 import importlib.util
 import os
 
@@ -27,16 +26,6 @@ def pytest_configure(config):
 def back_end(tmp_path_factory):
     """What the process of one of Keras's back ends has found, run when it is first asked for."""
     return functools.cache(lambda name: back_ends.ask(name, tmp_path_factory.mktemp(name)))
-
-
-def pytest_collection_finish():
-    """What was imported is no garbage, and need not be searched for some: there are millions of objects."""
-    gc.freeze()
-
-
-def pytest_unconfigure():
-    """At the end all is: what jax has left would be called leaked."""
-    gc.unfreeze()
 
 
 def pytest_terminal_summary(terminalreporter):
