@@ -396,7 +396,13 @@ MUTANTS = {
         "test_study.py -k one_method_fewer"),
     "reproduction: shared minutes count twice": ("lab/evidence.py", " / at[stack[3]]", "",
         "test_reproduction.py -k minutes"),
-    "reproduction: devices share their minutes": ("lab/evidence.py", " / at[stack[3]]", " / len(active)",
+    "reproduction: who waits pays as who works": ("lab/evidence.py", " * run.config.get(\"epochs\", 1)", "",
+        "test_reproduction.py -k minutes"),
+    "reproduction: a stack of many is no busier": ("lab/evidence.py", "busy.get(stack_of(run), 0.0) + ", "",
+        "test_reproduction.py -k minutes"),
+    "reproduction: long stacks were busy ones": ("lab/evidence.py", " / (run.seconds or 1.0)", "",
+        "test_reproduction.py -k minutes"),
+    "reproduction: devices share their minutes": ("lab/evidence.py", " / at[stack[3]]", " / sum(at.values())",
         "test_reproduction.py -k minutes"),
 }  # fmt: skip
 

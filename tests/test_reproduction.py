@@ -251,16 +251,20 @@ def test_walks_are_those_of_the_paper():
 
 
 def test_minutes_are_shared_where_stacks_were_trained_at_once():
-    def run(name, start, end):
-        ended = f"2026-01-01T00:{end:02d}:00+00:00"
-        return Run(f"{name}{start}", name, {}, None, {}, seconds=60.0 * (end - start), ended=ended)
+    def run(name, start, end, epochs=None):
+        when = {"seconds": 60.0 * (end - start), "ended": f"2026-01-01T00:{end:02d}:00+00:00"}
+        return Run(f"{name}{start}", name, {"epochs": epochs or end - start}, None, {}, **when)
 
     runs = [run("mlp on mnist, fine", 0, 4), run("mlp on mnist", 4, 6), run("cnn on cifar10", 2, 10)]
-    runs += [replace(runs[0], key="another of its stack"), Run("old", "mlp on mnist", {}, None, {})]
-    assert minutes(runs) == {"mlp on mnist": 2 + 1 + 1, "cnn on cifar10": 1 + 1 + 4}
+    runs += [replace(each, key=f"{each.key} too") for each in runs] + [Run("old", "mlp on mnist", {}, None, {})]
+    assert minutes(runs) == pytest.approx({"mlp on mnist": 2 + 1 + 1, "cnn on cifar10": 1 + 1 + 4})
     assert minutes([]) == {}
     elsewhere = {**run("cnn on cifar10", 0, 6).__dict__, "environment": {"device": "another"}}
-    assert minutes([*runs[:2], Run(**elsewhere)]) == {"mlp on mnist": 6, "cnn on cifar10": 6}
+    assert minutes([*runs[:2], Run(**elsewhere)]) == pytest.approx({"mlp on mnist": 6, "cnn on cifar10": 6})
+    # One that waited for others is not taken to have been as busy as they.
+    waited, one = run("cnn on cifar10", 0, 8, epochs=4), run("mlp on mnist", 2, 6, epochs=3)
+    runs = [waited, one, replace(one, key="another")]
+    assert minutes(runs) == pytest.approx({"mlp on mnist": 3, "cnn on cifar10": 5})
 
 
 def edited(data, **fields):

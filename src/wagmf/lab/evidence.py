@@ -1,7 +1,6 @@
 """What the records of the reproduction say: runs, walks and costs as frames, the table of p-values, what it took."""
 
 import itertools
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -240,22 +239,33 @@ def minutes(runs: Iterable[Run]) -> dict[str, float]:
 def shares(runs: Iterable[Run]) -> dict[StackOfRuns, float]:
     """The seconds of every stack, less those that it shared with others of its device: of them it has its part.
 
-    >>> stack = {"config": {}, "diverged": None, "curves": {}, "ended": "2026-01-01T00:01:00+00:00"}
-    >>> one, two = Run("k", "mlp on mnist", seconds=60.0, **stack), Run("l", "cnn on cifar10", seconds=20.0, **stack)
+    Parts are as how busy stacks were in all: what their steps take at the pace of a median epoch, over what they took.
+    One that often waited for others was slow in few epochs, and is not what kept the device busy.
+
+    >>> stack = {"diverged": None, "curves": {}, "step_ms": 1.0, "ended": "2026-01-01T00:01:00+00:00"}
+    >>> one = Run("k", "mlp on mnist", {"epochs": 9}, seconds=60.0, **stack)
+    >>> two = Run("l", "cnn on cifar10", {"epochs": 9}, seconds=20.0, **stack)
     >>> list(shares([one, two]).values())
-    [10.0, 50.0]
+    [15.0, 45.0]
     """
+    busy: dict[StackOfRuns, float] = {}
+    for run in runs:
+        if run.ended:
+            steps = (run.step_ms or 1.0) * run.config.get("epochs", 1)
+            busy[stack_of(run)] = busy.get(stack_of(run), 0.0) + steps / (run.seconds or 1.0)
     spans = []
-    for stack in sorted({stack_of(run) for run in runs if run.ended}):
+    for stack in sorted(busy):
         end = datetime.fromisoformat(stack[1])
         spans.append((stack, end - timedelta(seconds=stack[2]), end))
     moments = sorted({moment for _, *span in spans for moment in span})
     spent = dict.fromkeys((stack for stack, *_ in spans), 0.0)
     for start, end in itertools.pairwise(moments):
         active = [stack for stack, begun, over in spans if begun <= start and over >= end]
-        at = Counter(device for *_, device in active)
+        at: dict[str, float] = {}
         for stack in active:
-            spent[stack] += (end - start).total_seconds() / at[stack[3]]
+            at[stack[3]] = at.get(stack[3], 0.0) + busy[stack]
+        for stack in active:
+            spent[stack] += (end - start).total_seconds() * busy[stack] / at[stack[3]]
     return spent
 
 
