@@ -201,9 +201,15 @@ def _summary(outcomes: list[dict[str, Any]]) -> str:
     left = len(outcomes) - sum(map(len, where.values()))
     small = [row["panel"].name for row in outcomes if not row["shown"] and row["p"] < ALPHA]
     beside = f" (in {', '.join(small)} there is one that a finer grid of step sizes might change)" if small else ""
+    whole = len(outcomes) == len(PANELS)
+    of = (
+        f"paper's {len(PANELS)} panels"
+        if whole
+        else f"{len(outcomes)} panels that were run (the paper has {len(PANELS)})"
+    )
     return (
-        f"Of the {len(outcomes)} panels that were run (the paper has {len(PANELS)}), WADA is shown to be better than "
-        f"the best baseline in {named['ours']}, worse in {named['baseline']}; in {left} no difference is shown{beside}."
+        f"Of the {of}, WADA is shown to be better than the best baseline in {named['ours']}, worse in "
+        f"{named['baseline']}; in {left} no difference is shown{beside}."
     )
 
 
