@@ -141,6 +141,19 @@ def test_a_difference_that_a_finer_grid_might_change_is_not_shown(who, share, ou
     assert found.verdict == ("confirmed" if outcome == "hit" else "partly")
 
 
+@pytest.mark.parametrize(
+    ("better", "slack", "outcome"), [("a", 0.0, "hit"), ("a", 2e-4, "open"), ("", 0.0, "miss"), ("b", 0.0, "miss")]
+)
+def test_what_only_a_finer_grid_might_change_does_not_speak_against_it(better, slack, outcome):
+    """The advantage is too small to matter: if p has it, that is as claimed, and if grids are in doubt, open."""
+    row = {"experiment": "softmax on cifar10", "a": "wada", "b": "adam", "better": better, "mean_b": 1.0, "n": 8,
+           "difference": -1e-4, "low": -1.5e-4, "high": -5e-5, "paired_holm": 0.001, "hedges_g": -1.0,
+           "diverged_a": 0, "diverged_b": 0}  # fmt: skip
+    cell = claims._comparison("2b", "wada", "adam", "better", row, {("softmax on cifar10", "adam"): slack})
+    assert cell.outcome == outcome
+    assert (cell.slack_ours, cell.slack_baseline) == pytest.approx((0.0, slack))
+
+
 @pytest.mark.parametrize("claim", TRAINING)
 def test_records_that_do_as_claimed_confirm_it(claim, as_claimed):
     assert as_claimed[claim].verdict == "confirmed"
@@ -712,4 +725,5 @@ def test_what_the_text_states_of_the_table():
     assert found["5a", "wada_v4", "adam"] == "not better"
     assert all(found["4a", ours, baseline] == "level" for ours, baseline in PAIRS)
     assert ("5c", "wada", "adamnc") not in found, "they are praised together"
+    assert all(found[panel, *pair] == "better" for panel in ("6a", "6b", "6c", "6d") for pair in PAIRS)
     assert all(cell[1:] in PAIRS for cell in found)

@@ -5,6 +5,7 @@ import gzip
 import itertools
 import json
 import math
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -19,13 +20,15 @@ from typer.testing import CliRunner
 
 from wagmf.arguments import Refused
 from wagmf.cli import app
-from wagmf.lab import costs, engine, paper_runs
+from wagmf.lab import costs, engine, paper_runs, reproduction
 from wagmf.lab.claims import verdicts
 from wagmf.lab.evidence import gather, minutes, significance_table
+from wagmf.lab.looks import label, title_of
 from wagmf.lab.paper import BASELINES, OURS, PAIRS, PANELS
 from wagmf.lab.paper_runs import archive_of, paper_experiments, quickly, train
 from wagmf.lab.planning import prepare
 from wagmf.lab.records import Records, Run, archive, restore
+from wagmf.lab.report import report
 from wagmf.lab.reproduction import rebuild
 from wagmf.lab.spec import METRICS, experiment
 from wagmf.lab.tuning import COARSE
@@ -99,7 +102,7 @@ def test_other_records_have_other_verdicts(tmp_path):
         alter(tmp_path, name, better)
     evidence = gather(tmp_path)
     before, after = (
-        {each.id: each.verdict for each in verdicts(found.finals, found.walks, found.costs)}
+        {each.id: each.verdict for each in verdicts(found.finals, found.walks, found.costs, found.slacks)}
         for found in (recorded(), evidence)
     )
     assert before["C6"] != after["C6"] == "confirmed"
@@ -205,9 +208,10 @@ def test_records_say_what_made_them(path):
 
 @pytest.mark.parametrize("path", ARCHIVES, ids=lambda path: path.name)
 def test_experiments_are_whole_and_their_step_sizes_inside_the_grid(path):
-    """Six methods, eight seeds; at the full length every method's own is better than its neighbours on both sides.
+    """Six methods, eight seeds; in the second stage every method's own is better than its neighbours on both sides.
 
-    Of an experiment that is still going on there is the search, and no panel.
+    Of an experiment that is still going on there is the search, and no panel. Where the second stage is shorter than
+    the runs themselves, the page says so.
     """
     evidence = recorded()
     (name,) = {panel.experiment for panel in PANELS if archive_of(FOLDER, panel.experiment).name == path.name}
@@ -222,6 +226,10 @@ def test_experiments_are_whole_and_their_step_sizes_inside_the_grid(path):
     table = pd.read_csv(FOLDER / "step-sizes.csv")
     fine = table[(table["experiment"] == name) & (table["stage"] == "fine")]
     known = table[(table["experiment"] == name) & (table["epochs"] == fine["epochs"].max())]
+    if len(fine):
+        text = (FOLDER / "README.md").read_text()
+        assert ("its second stage was shorter" in text) or fine["epochs"].max() == asked.problem.epochs
+        assert (f"**{title_of(name)}: its second" in text) == (fine["epochs"].max() < asked.problem.epochs)
     for method, rows in known.groupby("method"):
         chosen = rows[rows["chosen"]]["lr"].unique()
         assert chosen.size == 1, method
@@ -330,8 +338,8 @@ def test_every_panel_has_its_experiment():
         assert (problem.batch, problem.eps, each.seeds, problem.loss) == (128, 1e-7, tuple(range(8)), "running"), name
         labels = {arm.label for arm in each.arms}
         assert labels == {*OURS, *BASELINES} - {"amsgrad"} | {"amsgrad(debias=True)"}, name
-        for label in labels:
-            lrs = sorted(arm.lr for arm in each.arms if arm.label == label)
+        for called in labels:
+            lrs = sorted(arm.lr for arm in each.arms if arm.label == called)
             assert len(lrs) >= 5, name
             assert all(math.isclose(b / a, COARSE, rel_tol=0.01) for a, b in itertools.pairwise(lrs)), name
         if problem.model == "softmax":
@@ -351,6 +359,80 @@ def test_lambda_is_the_best_on_the_test_set_and_not_at_an_edge(data):
     (asked,) = paper_experiments(EXPERIMENTS, [f"softmax on {data}"])
     assert asked.problem.l2 == best.idxmax()
     assert best.index.min() < asked.problem.l2 < best.index.max()
+    text = (FOLDER / "README.md").read_text()
+    assert f"{asked.problem.l2:g} on {data}" in text
+    if data == "mnist":  # of which the page says by how little
+        first, second = best.sort_values().iloc[[-1, -2]]
+        assert "two\n  images of 10,000" in text
+        assert round(10_000 * (first - second)) == 2
+
+
+def test_the_page_says_what_seeds_say_that_did_not_choose():
+    """Each row of the first table has the p of these, from the t-test of their differences, adjusted by Holm."""
+    finals = recorded().finals
+    rows, found = (FOLDER / "README.md").read_text().splitlines(), {}
+    for panel in recorded().panels:
+        if panel.metric == "test_accuracy":
+            own = finals[(finals["experiment"] == panel.experiment) & (finals["seed"] > 0)]
+            ends = own[own["epoch"] == own["epoch"].max()].pivot(index="seed", columns="method", values=panel.metric)
+            assert len(ends) == 7, "one seed chose"
+            for pair in PAIRS:
+                found[panel.name, *pair] = scipy_stats.ttest_rel(*(ends[name] for name in pair)).pvalue
+    order = sorted(found, key=found.__getitem__)
+    raised = np.maximum.accumulate([found[key] * (len(order) - k) for k, key in enumerate(order)])
+    adjusted = dict(zip(order, np.minimum(raised, 1), strict=True))
+    for panel in {key[0] for key in found}:
+        (row,) = [line for line in rows if re.match(rf"\| {panel} \| [A-Z]\S+ on", line)]
+        best = next(name for name in BASELINES if f"to {label(name)}:" in row)
+        p = float(re.search(r", (\S+)\) \|$", row)[1])
+        assert p == pytest.approx(adjusted[panel, "wada", best], rel=0.2, abs=0.006)
+
+
+def test_records_of_one_seed_of_a_method_are_written_up(tmp_path):
+    """All of them chose: of the others nothing can be said, and the rest of the page is there."""
+    (tmp_path / "records").mkdir()
+    path = shutil.copy(FOLDER / "records" / "mlp-on-cifar10.jsonl.gz", tmp_path / "records")
+    runs, names = restore(Path(path))
+    gone = {run.key for run in runs if run.config["method"] == "wada" and run.config["seed"] > 0}
+    left = [run for run in runs if run.key not in gone]
+    archive(left, {run.key: names[run.key] for run in left}, Path(path))
+    text = rebuild(tmp_path)[0].read_text()
+    (row,) = [line for line in text.splitlines() if line.startswith("| 3b | MLP")]
+    assert row.endswith("–) |")
+
+
+@pytest.mark.parametrize(
+    ("p", "text"),
+    [(0.0496, "0.0496"), (0.0504, "0.0504"), (0.0460, "0.046"), (0.054, "0.054"), (0.05, "0.05"), (0.045, "0.04"),
+     (0.012, "0.01"), (3e-7, "3e-7"), (0.0, "0"), (math.nan, "–")],
+)  # fmt: skip
+def test_p_is_seen_to_be_above_or_below_the_threshold(p, text):
+    assert reproduction._p(p) == text
+
+
+def test_the_report_shows_no_more_than_the_page(tmp_path):
+    """What finer grids might change is not shown there either; and Figure 1 is in it."""
+    (tmp_path / "records").mkdir()
+    for name in ("softmax-on-cifar10", "walks"):
+        shutil.copy(FOLDER / "records" / f"{name}.jsonl.gz", tmp_path / "records")
+    page = next(path for path in rebuild(tmp_path) if path.name == "report.html").read_text()
+    assert "Figure 1: the synthetic problem" in page
+    assert "WADA is better than every other method" not in page
+    assert "might gain at a step size between" in page
+    evidence = gather(tmp_path)
+    plain = report(evidence.all, tmp_path / "plain.html", searched=True).read_text()
+    assert "might gain at a step size between" not in plain
+
+
+def test_the_page_says_what_the_rule_of_grids_changes():
+    evidence = recorded()
+    plain = {each.id: each for each in verdicts(evidence.finals, evidence.walks, evidence.costs)}
+    (told,) = re.findall(r"^Without it: (.*)\.$", (FOLDER / "README.md").read_text(), re.MULTILINE)
+    for each in told.split("; "):
+        claim, verdict, hits, cells = re.fullmatch(r"(C\d+) ([a-z ]+) \((\d+) of (\d+)\)", each).groups()
+        outcomes = [cell.outcome for cell in plain[claim].cells]
+        assert (plain[claim].verdict, outcomes.count("hit"), len(outcomes)) == (verdict, int(hits), int(cells))
+    assert "C4 confirmed (18 of 18)" in told
 
 
 # ------------------------------------------------------------------ the command

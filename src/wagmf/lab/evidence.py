@@ -18,7 +18,7 @@ from wagmf.lab.claims import stated
 from wagmf.lab.grids import Row, beyond_the_grid, grid_slacks
 from wagmf.lab.paper import BASELINES, OURS, PAIRS, PANELS, Printed
 from wagmf.lab.records import Run, Tables, restore, tables
-from wagmf.lab.walks import Record, unpack_walks
+from wagmf.lab.walks import Record, unpack_walks, walks_commits
 
 __all__ = [
     "STAGES",
@@ -54,6 +54,7 @@ class Evidence:
     names: dict[str, list[str]]
     walks: list[Record]
     costs: pd.DataFrame
+    walks_commits: tuple[str, ...] = ()
 
     @cached_property
     def all(self) -> Tables:
@@ -143,6 +144,7 @@ def gather(folder: Path) -> Evidence:
         names,
         unpack_walks(walks) if walks.exists() else [],
         _costs_of(costs) if costs.exists() else pd.DataFrame(columns=_COSTS),
+        walks_commits(walks) if walks.exists() else (),
     )
 
 

@@ -14,10 +14,12 @@ __all__ = [
     "MODEL_TITLES",
     "Cell",
     "Dots",
+    "Leads",
     "Line",
     "Mark",
     "Matrix",
     "Panel",
+    "Shown",
     "Style",
     "label",
     "round_numbers",
@@ -179,6 +181,40 @@ class Dots:
     low: NDArray[Any]
     high: NDArray[Any]
     guide: float
+
+
+@dataclass(frozen=True)
+class Leads:
+    """By how much one is ahead of another, in several places: with intervals, and what matters at least.
+
+    ``shown`` is +1 where it is shown to be ahead, -1 behind, and 0 where neither is.
+
+    >>> import numpy as np
+    >>> Leads("points", ("here",), np.array([0.9]), np.array([0.8]), np.array([1.0]), (1,), 0.5).shown
+    (1,)
+    """
+
+    across: str
+    names: tuple[str, ...]
+    values: NDArray[Any]
+    low: NDArray[Any]
+    high: NDArray[Any]
+    shown: tuple[int, ...]
+    margin: float
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Panels that a report shows beside its experiments: of each a view for every one of ``choices``.
+
+    >>> Shown("Figure 1", "Made up.", ("best",), ()).choices
+    ('best',)
+    """
+
+    title: str
+    words: str
+    choices: tuple[str, ...]
+    panels: tuple[tuple[Panel, ...], ...]
 
 
 @dataclass(frozen=True)

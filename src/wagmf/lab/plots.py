@@ -9,13 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wagmf.lab.files import write_whole
-from wagmf.lab.looks import Cell, Matrix, Panel, Style, label, styles
+from wagmf.lab.looks import Cell, Leads, Line, Matrix, Panel, Shown, Style, label, styles
 from wagmf.lab.walks import Record, best_rate
 from wagmf.methods import METHODS, method
 
 __all__ = [
     "figure1_page",
     "figure1_picture",
+    "figure1_shown",
+    "leads_pictures",
     "matrix_picture",
     "panel_picture",
     "panel_pictures",
@@ -139,6 +141,27 @@ def figure1_page(records: list[Record], path: Path) -> Path:
     page = figure.to_html(include_plotlyjs=True, full_html=True, default_height="900px", config={"displaylogo": False})
     page = page.replace("<head>", '<head><title>Figure 1</title><meta name="viewport" content="width=1000">', 1)
     return write_whole(path, lambda new: new.write_text(page, encoding="utf-8"))
+
+
+def figure1_shown(records: list[Record]) -> Shown:
+    """Figure 1 for a report: every step size is a view, and the first one has each method at its best.
+
+    >>> from wagmf.online import Task, simulate
+    >>> task = Task(method("wada").rule, 1000, (0.1, 1.0))
+    >>> figure1_shown([Record("wada", task, simulate(**vars(task)))]).choices
+    ('best of each method', '0.1', '1')
+    """
+    lrs = records[0].task.lrs
+    choices: list[int | None] = [None, *range(len(lrs))]
+    views = [[_shown(panel) for panel in _panels(records, choice)] for choice in choices]
+    words = f"{_headline(records)}. Every step size ends where the last panel says."
+    named = ("best of each method", *(f"{lr:g}" for lr in lrs))
+    return Shown("Figure 1: the synthetic problem", words, named, tuple(zip(*views, strict=True)))
+
+
+def _shown(panel: _Panel) -> Panel:
+    lines = tuple(Line(curve.method, curve.at, curve.median, curve.low, curve.high) for curve in panel.curves)
+    return Panel(panel.title, panel.across, panel.up, lines, (), panel.limits, log_x=True)
 
 
 def _panels(records: list[Record], rate: int | None) -> list[_Panel]:
@@ -270,6 +293,50 @@ def panel_pictures(
         for ending in (".png", ".svg")
         if panels
     ]
+
+
+def leads_pictures(sides: Sequence[Leads], path: Path, *, title: str) -> list[Path]:
+    """Who is ahead by how much, side by side, as PNG and SVG: what is shown is coloured, what is too small shaded.
+
+    >>> import tempfile
+    >>> side = Leads("points", ("here",), np.array([0.9]), np.array([0.8]), np.array([1.0]), (1,), 0.5)
+    >>> [made.name for made in leads_pictures([side], Path(tempfile.mkdtemp()) / "leads", title="Made up")]
+    ['leads.png', 'leads.svg']
+    """
+    return [_leads_picture(sides, path.with_suffix(ending), title) for ending in (".png", ".svg")]
+
+
+def _leads_picture(sides: Sequence[Leads], path: Path, title: str) -> Path:
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    rows = max(len(side.names) for side in sides)
+    figure = Figure(figsize=(5.6 * len(sides), 1.5 + 0.36 * rows), layout="constrained")
+    for axis, side in zip(figure.subplots(1, len(sides), squeeze=False).ravel(), sides, strict=True):
+        axis.axvspan(-side.margin, side.margin, color="0.92", linewidth=0)
+        axis.axvline(0, color="0.4", linewidth=0.8)
+        for place, shown in enumerate(side.shown):
+            value, colour = side.values[place], _LEADS[shown][0]
+            apart = [[value - side.low[place]], [side.high[place] - value]]
+            axis.errorbar(value, place, xerr=apart, fmt="o" if shown else ".", color=colour, capsize=3, linewidth=1.6)
+        axis.set(xlabel=_literal(side.across), ylim=(rows - 0.5, -0.5))
+        axis.set_yticks(range(len(side.names)), [_literal(name) for name in side.names], fontsize=9)
+        axis.grid(axis="x", alpha=0.25)
+    handles = [*(_leads_handle(colour, kind) for kind, (colour, _) in _LEADS.items()), Patch(color="0.92")]
+    words = [*(text for _, text in _LEADS.values()), "too little to matter"]
+    figure.legend(handles, words, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    figure.suptitle(_literal(title), fontsize=11)
+    return _save(figure, path)
+
+
+# By what is shown: the colour, and the words.
+_LEADS = {1: ("#0072B2", "shown to be ahead"), -1: ("#D55E00", "shown to be behind"), 0: ("0.45", "neither is shown")}
+
+
+def _leads_handle(colour: str, kind: int) -> Any:
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], color=colour, marker="o" if kind else ".", linewidth=1.6)
 
 
 def matrix_picture(matrices: Sequence[Matrix], path: Path, *, title: str) -> Path:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jinja2
@@ -19,7 +20,8 @@ from wagmf.lab import plots, stats
 from wagmf.lab.answers import ALPHA, Answer, answer, difference, number, overall, p_value
 from wagmf.lab.figures import QUANTITIES, best, improvement, matrix, measured, rows, sensitivity, training
 from wagmf.lab.files import write_whole
-from wagmf.lab.looks import Cell, Style, label, styles
+from wagmf.lab.grids import Slacks, beyond_the_grid
+from wagmf.lab.looks import Cell, Shown, Style, label, styles
 from wagmf.lab.records import Tables
 from wagmf.lab.traces import dots_figure, panel_figure
 
@@ -49,12 +51,15 @@ def report(
     criterion: str = "train_loss",
     rerun: str = "",
     searched: bool = False,
+    slacks: Slacks | None = None,
+    more: Sequence[Shown] = (),
 ) -> Path:
     """Write the comparison as one HTML page that needs nothing else, no network included.
 
     ``criterion`` chooses every method's step size and is what the headline compares; ``rerun`` is the command that
     makes the same records again. With ``searched`` step sizes were chosen before, and that there is but one is no cause
-    for alarm. The same records give the same bytes.
+    for alarm; ``slacks`` has what finer grids of step sizes might change (:func:`wagmf.lab.grids.grid_slack`): such
+    differences are not shown. ``more`` is shown after the experiments. The same records give the same bytes.
 
     >>> import tempfile
     >>> from types import SimpleNamespace
@@ -70,7 +75,9 @@ def report(
     """
     one_of("criterion", criterion, stats.CRITERIA)
     _something(records)
-    page = _render(_contents(records, title or "Comparison of optimizers", criterion, rerun, searched))
+    page = _render(
+        _contents(records, title or "Comparison of optimizers", criterion, rerun, searched, slacks or {}, more)
+    )
     return write_whole(path, lambda new: new.write_text(page, encoding="utf-8"))
 
 
@@ -148,13 +155,15 @@ class _Part:
         return answer(self.ranks[metric], self.tests[metric], self.rates, metric, family=self.family, known=known)
 
 
-def _parts(curves: Any, criterion: str, searched: bool = False) -> list[_Part]:
+def _parts(curves: Any, criterion: str, searched: bool = False, slacks: Slacks = MappingProxyType({})) -> list[_Part]:
     """The experiments; metrics are the criterion and then the other one, each with an adjustment of its own."""
     metrics = [criterion, *(metric for metric in _SHOWN if metric != criterion)]
     rates = stats.best_rates(curves, criterion)
     if searched:
         rates["edge"] = rates["edge"].replace("only", "")
-    tests = {metric: stats.significance(curves, metric, rates=rates, alpha=ALPHA) for metric in metrics}
+    tests: dict[str, Any] = {metric: stats.significance(curves, metric, rates=rates, alpha=ALPHA) for metric in metrics}
+    for metric, table in tests.items():
+        table["better"] = [beyond_the_grid(row, metric, slacks)["better"] for row in rows(table)]
     ranks = {metric: stats.ranking(curves, metric, rates=rates) for metric in metrics}
     return [
         _Part(
@@ -169,10 +178,13 @@ def _parts(curves: Any, criterion: str, searched: bool = False) -> list[_Part]:
     ]
 
 
-def _contents(records: Tables, title: str, criterion: str, rerun: str, searched: bool) -> dict[str, Any]:
+def _contents(
+    records: Tables, title: str, criterion: str, rerun: str, searched: bool, slacks: Slacks, more: Sequence[Shown]
+) -> dict[str, Any]:
     """Everything the template shows, as plain values."""
-    curves, runs, parts = records.curves, records.runs, _parts(records.curves, criterion, searched)
-    looks = styles(curves["method"].unique())
+    curves, runs, parts = records.curves, records.runs, _parts(records.curves, criterion, searched, slacks)
+    drawn = [line.method for each in more for views in each.panels for line in views[0].lines]
+    looks = styles([*curves["method"].unique(), *dict.fromkeys(drawn)])
     sections = [
         _section(f"e{k}", part, _of(runs, part.name), criterion, list(looks)) for k, part in enumerate(parts, start=1)
     ]
@@ -203,6 +215,24 @@ def _contents(records: Tables, title: str, criterion: str, rerun: str, searched:
             if part.name in records.experiments
         },
         "rerun": rerun,
+        "slack": any(slacks.values()),
+        "more": [_more(f"m{k}", each, list(looks)) for k, each in enumerate(more, start=1)],
+    }
+
+
+def _more(anchor: str, each: Shown, methods: list[str]) -> dict[str, Any]:
+    """What is shown besides the experiments, as a section without tables."""
+    drawn = {line.method for views in each.panels for line in views[0].lines}
+    return {
+        "anchor": anchor,
+        "name": each.title,
+        "words": each.words,
+        "methods": [k for k, name in enumerate(methods) if name in drawn],
+        "choices": each.choices,
+        "figures": {
+            f"{anchor}-{k}": _figure(views[0].title, "", panel_figure(views, methods))
+            for k, views in enumerate(each.panels)
+        },
     }
 
 

@@ -5,6 +5,7 @@ it. Nothing is trained here, and the same records give the same files.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,12 @@ import pandas as pd
 from wagmf.arguments import Refused
 from wagmf.lab import plots, stats
 from wagmf.lab.answers import ALPHA
-from wagmf.lab.claims import ACCURACY_MARGIN, LOSS_MARGIN, Verdict, verdicts
+from wagmf.lab.claims import ACCURACY_MARGIN, LOSS_MARGIN, Verdict, margin_of, verdicts
 from wagmf.lab.evidence import Evidence, experiment_of, gather, minutes, significance_table
 from wagmf.lab.figures import QUANTITIES, best, sensitivity, training
 from wagmf.lab.files import write_whole
-from wagmf.lab.grids import beyond_the_grid
-from wagmf.lab.looks import MODEL_TITLES, Panel, label, styles, title_of
+from wagmf.lab.grids import Row, beyond_the_grid
+from wagmf.lab.looks import MODEL_TITLES, Leads, Panel, label, styles, title_of
 from wagmf.lab.paper import BASELINES, OURS, PAIRS, PANELS, Printed
 from wagmf.lab.records import Tables, write_csv
 from wagmf.lab.report import report
@@ -29,12 +30,15 @@ from wagmf.lab.report import report
 __all__ = ["rebuild"]
 
 _COLUMNS = {2: 3, 3: 3, 4: 3, 5: 2, 6: 2}  # panels in a row, as the paper has them
+_STANDING = "WADA and the best baseline of each panel (in brackets), 95 % intervals; right of 0 WADA is ahead"
+_METRICS = {"train_loss": "training loss", "test_accuracy": "test accuracy"}
+_OF = {"a": "ours", "b": "baseline", "": ""}  # who the two of a comparison are
 
 
 # ------------------------------------------------------------------ figures
 
 
-def _figures(evidence: Evidence, folder: Path) -> list[Path]:
+def _figures(evidence: Evidence, outcomes: list[dict[str, Any]], folder: Path) -> list[Path]:
     folder.mkdir(exist_ok=True)
     drawn = []
     if evidence.walks:
@@ -44,10 +48,36 @@ def _figures(evidence: Evidence, folder: Path) -> list[Path]:
         title = f"Figure {number}, reproduced: mean of {_seeds(evidence)} seeds with 95 % bands"
         path = folder / f"figure{number}"
         drawn += plots.panel_pictures(panels, path, title=title, methods=_methods(), columns=columns)
+    drawn += plots.leads_pictures(_leads(outcomes), folder / "standing", title=_STANDING) if outcomes else []
     searched = [_searched(evidence, name) for name in evidence.chosen if len(evidence.of(f"{name}, fine"))]
     title = "The search for step sizes, its second stage: what was chosen is ringed"
     path = folder / "step-sizes"
     return drawn + plots.panel_pictures(searched, path, title=title, methods=_methods(), columns=3)
+
+
+def _leads(outcomes: list[dict[str, Any]]) -> list[Leads]:
+    """By how much WADA is ahead of the best baseline: what is good is to the right, whatever is measured."""
+    sides = []
+    for metric, across, margin in (
+        ("train_loss", "training loss: lower by so many %", 100 * LOSS_MARGIN),
+        ("test_accuracy", "test accuracy: higher by so many points", 100 * ACCURACY_MARGIN),
+    ):
+        own = [row for row in outcomes if row["panel"].metric == metric and np.isfinite(row["cell"]["difference"])]
+        cells = [row["cell"] for row in own]
+        per = [-100 / cell["mean_baseline"] if metric == "train_loss" else 100.0 for cell in cells]
+        ends = [sorted((cell["low"] * k, cell["high"] * k)) for cell, k in zip(cells, per, strict=True)]
+        sides.append(
+            Leads(
+                across,
+                tuple(f"{title_of(row['panel'].experiment)} ({label(row['best'])})" for row in own),
+                np.array([cell["difference"] * k for cell, k in zip(cells, per, strict=True)]),
+                np.array([low for low, _ in ends]),
+                np.array([high for _, high in ends]),
+                tuple({"ours": 1, "baseline": -1}.get(row["shown"], 0) for row in own),
+                margin,
+            )
+        )
+    return [side for side in sides if side.names]
 
 
 def _panel(evidence: Evidence, panel: Printed) -> Panel:
@@ -86,19 +116,21 @@ def rebuild(folder: Path) -> list[Path]:
         raise Refused(f"{folder / 'records'}: there are no records in it")
     table = significance_table(evidence)
     found = verdicts(evidence.finals, evidence.walks, evidence.costs, evidence.slacks)
-    drawn = _figures(evidence, folder / "figures")
+    others = _by_other_seeds(evidence)
+    outcomes = _outcomes(evidence, table, others)
+    drawn = _figures(evidence, outcomes, folder / "figures")
     written = [
         write_csv(table, folder / "significance.csv"),
         write_csv(_claims_table(found), folder / "claims.csv"),
         write_csv(evidence.tried, folder / "step-sizes.csv"),
     ]
-    text = _text(evidence, table, found)
+    text = _text(evidence, table, found, outcomes, others)
     readme = write_whole(folder / "README.md", lambda new: new.write_text(text, encoding="utf-8"))
     page = []
     if len(evidence.finals):
-        page = [
-            report(_only_finals(evidence), folder / "report.html", title="Adam revisited, reproduced", searched=True)
-        ]
+        words = {"title": "Adam revisited, reproduced", "searched": True}
+        more = [plots.figure1_shown(evidence.walks)] if evidence.walks else []
+        page = [report(_only_finals(evidence), folder / "report.html", slacks=evidence.slacks, more=more, **words)]
     return [readme, *written, *drawn, *page]
 
 
@@ -116,11 +148,17 @@ def _claims_table(found: list[Verdict]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _text(evidence: Evidence, table: pd.DataFrame, found: list[Verdict]) -> str:
+def _text(
+    evidence: Evidence,
+    table: pd.DataFrame,
+    found: list[Verdict],
+    outcomes: list[dict[str, Any]],
+    others: Mapping[tuple[str, str, str], Row],
+) -> str:
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     world = jinja2.Environment(loader=loader, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     world.filters |= {"label": label, "title": title_of, "p": _p}
-    spent, outcomes = _spent(evidence), _outcomes(evidence, table)
+    spent = _spent(evidence)
     return world.get_template("reproduction.md.jinja").render(
         panels=evidence.panels,
         total=len(PANELS),
@@ -138,8 +176,13 @@ def _text(evidence: Evidence, table: pd.DataFrame, found: list[Verdict]) -> str:
         close=_close(evidence),
         accuracies=_accuracies(evidence),
         known=_known(evidence, outcomes),
-        others=_without_the_chooser(evidence),
+        others=Counter(_OF[row["better"]] for row in others.values()),
+        left={int(row["n"]) for row in others.values()},
+        plain=_without_the_grid(evidence, found) if evidence.slacks else [],
         moved=_moved(evidence),
+        shorter=_shorter(evidence),
+        penalties=_penalties(evidence),
+        walks_commits=evidence.walks_commits,
         costs=_costs(evidence.costs),
         spent=spent,
         whole=sum(row["minutes"] for row in spent),
@@ -153,11 +196,14 @@ def _text(evidence: Evidence, table: pd.DataFrame, found: list[Verdict]) -> str:
 
 
 def _p(p: float) -> str:
-    return "–" if not np.isfinite(p) else f"{p:.2f}" if p >= 0.01 else f"{p:.0e}".replace("e-0", "e-") if p else "0"
+    """In two digits, or as many as it takes to see on which side of the threshold it is."""
+    if not np.isfinite(p) or p < 0.01:
+        return "–" if not np.isfinite(p) else f"{p:.0e}".replace("e-0", "e-") if p else "0"
+    return next(text for text in (f"{p:.{digits}f}" for digits in range(2, 20)) if float(text) != ALPHA or p == ALPHA)
 
 
-def _outcomes(evidence: Evidence, table: Any) -> list[dict[str, Any]]:
-    """For each panel the means of all methods, and how WADA stands to the best baseline."""
+def _outcomes(evidence: Evidence, table: Any, others: Mapping[tuple[str, str, str], Row]) -> list[dict[str, Any]]:
+    """For each panel the means of all methods, and how WADA stands to the best baseline; by the other seeds, too."""
     outcomes = []
     for panel in evidence.panels:
         ranks: Any = stats.ranking(evidence.of(panel.experiment), panel.metric)
@@ -165,6 +211,7 @@ def _outcomes(evidence: Evidence, table: Any) -> list[dict[str, Any]]:
         first = next((name for name in order if name in BASELINES), BASELINES[0])
         found = {row["method"]: row for row in ranks.to_dict("records")}
         cell = table[(table["panel"] == panel.name) & (table["ours"] == "wada") & (table["baseline"] == first)]
+        alone = others.get((panel.name, "wada", first), {})
         outcomes.append(
             {
                 "panel": panel,
@@ -174,6 +221,10 @@ def _outcomes(evidence: Evidence, table: Any) -> list[dict[str, Any]]:
                 "shown": cell["shown"].item(),
                 "difference": _relative(cell["difference"].item(), found[first]["mean"], panel.metric),
                 "p": cell["paired_holm"].item(),
+                "matters": abs(cell["difference"].item()) >= margin_of(panel.metric, found[first]["mean"]),
+                "others": alone.get("paired_holm", np.nan),
+                "stands": _OF.get(alone.get("better", ""), "") == cell["shown"].item(),
+                "cell": cell.iloc[0].to_dict(),
             }
         )
     return outcomes
@@ -189,28 +240,38 @@ def _mean(row: dict[str, Any], metric: str) -> str:
 def _relative(difference: float, to: float, metric: str) -> str:
     if not np.isfinite(difference):
         return "–"
-    return f"{100 * difference:+.2f} pp" if metric.endswith("accuracy") else f"{100 * difference / to:+.2f} %"
+    unit, size = ("pp", difference) if metric.endswith("accuracy") else ("%", difference / to)
+    return f"{100 * size:+.2f} {unit}".replace("-0.00", "±0.00").replace("+0.00", "±0.00")
 
 
 def _summary(outcomes: list[dict[str, Any]]) -> str:
-    """How WADA stands to the best baseline of each panel, counted."""
-    where = {
-        kind: [f"{row['panel'].name}" for row in outcomes if row["shown"] == kind] for kind in ("ours", "baseline")
-    }
-    named = {kind: f"{len(names)} ({', '.join(names)})" if names else "none" for kind, names in where.items()}
-    left = len(outcomes) - sum(map(len, where.values()))
-    small = [row["panel"].name for row in outcomes if not row["shown"] and row["p"] < ALPHA]
-    beside = f" (in {', '.join(small)} there is one that a finer grid of step sizes might change)" if small else ""
-    whole = len(outcomes) == len(PANELS)
-    of = (
-        f"paper's {len(PANELS)} panels"
-        if whole
-        else f"{len(outcomes)} panels that were run (the paper has {len(PANELS)})"
-    )
-    return (
-        f"Of the {of}, WADA is shown to be better than the best baseline in {named['ours']}, worse in "
-        f"{named['baseline']}; in {left} no difference is shown{beside}."
-    )
+    """How WADA stands to the best baseline of each panel, in plain words."""
+    kinds = {kind: [row for row in outcomes if row["shown"] == kind] for kind in ("ours", "baseline", "")}
+    small = [_called(row) for row in kinds[""] if row["p"] < ALPHA]
+    weak = [_called(row) for row in outcomes if row["shown"] and not row["stands"]]
+    of = "all" if len(outcomes) == len(PANELS) else f"the {len(outcomes)} that were run"
+    sized = {kind: [f"{_called(row)} ({row['difference']})" for row in kinds[kind]] for kind in kinds}
+    lines = [
+        f"Beside the best baseline of each panel, in {of} of the paper's {len(PANELS)}, WADA is shown to be",
+        "",
+        f"- **better in {len(kinds['ours']) or 'none'}**{_listed(sized['ours'])};",
+        f"- **worse in {len(kinds['baseline']) or 'none'}**{_listed(sized['baseline'])};",
+        f"- in {len(kinds['']) or 'none'} no difference is shown"
+        + (f" (a finer grid of step sizes might change what there is{_listed(small)})" if small else "")
+        + ".",
+        "",
+        f"Less than {100 * LOSS_MARGIN:g} % or {100 * ACCURACY_MARGIN:g} pp hardly matters."
+        + (f" Not shown by those seeds alone that had no part in choosing step sizes{_listed(weak)}." if weak else ""),
+    ]
+    return "\n".join(lines)
+
+
+def _called(row: dict[str, Any]) -> str:
+    return f"{title_of(row['panel'].experiment)}, {_METRICS[row['panel'].metric]}"
+
+
+def _listed(names: list[str]) -> str:
+    return f": {'; '.join(names)}" if names else ""
 
 
 def _table_rows(evidence: Evidence, table: Any) -> list[dict[str, Any]]:
@@ -298,24 +359,66 @@ def _known(evidence: Evidence, outcomes: list[dict[str, Any]]) -> dict[str, Any]
     return {"means": sorted(means[0].values()), "top": fine.iloc[-1].to_dict()} if means and len(fine) else None
 
 
-def _without_the_chooser(evidence: Evidence) -> dict[str, int]:
-    """What is shown by the seeds that had no part in the choice of step sizes."""
-    searched = {run.config["seed"] for run in evidence.runs if experiment_of(run.experiment) != run.experiment}
-    left = evidence.finals[~evidence.finals["seed"].isin(searched)]
-    counts = {"ours": 0, "baseline": 0}
+def _by_other_seeds(evidence: Evidence) -> dict[tuple[str, str, str], Row]:
+    """The comparisons of the table, by those seeds alone that had no part in the choice of step sizes."""
+    chose: dict[str, set[int]] = {}
+    for run in evidence.runs:
+        if experiment_of(run.experiment) != run.experiment:
+            chose.setdefault(experiment_of(run.experiment), set()).add(run.config["seed"])
+    finals = evidence.finals
+    pairs = zip(finals["experiment"], finals["seed"], strict=True)
+    left = finals[np.array([seed not in chose.get(name, ()) for name, seed in pairs], dtype=bool)]
+    found = {}
     for metric in ("train_loss", "test_accuracy"):
-        names = {panel.experiment for panel in evidence.panels if panel.metric == metric}
-        curves = left[left["experiment"].isin(names)]
+        names = {panel.experiment: panel.name for panel in evidence.panels if panel.metric == metric}
+        curves = left[left["experiment"].isin(name for name in names if {*OURS, *BASELINES} <= _methods_of(left, name))]
         if len(curves):
-            rows: Any = stats.significance(curves, metric, pairs=PAIRS).to_dict("records")
-            better = [beyond_the_grid(row, metric, evidence.slacks)["better"] for row in rows]
-            counts["ours"] += better.count("a")
-            counts["baseline"] += better.count("b")
-    return counts | {"seeds": left["seed"].nunique()}
+            for row in stats.significance(curves, metric, pairs=PAIRS).to_dict("records"):
+                found[names[row["experiment"]], row["a"], row["b"]] = beyond_the_grid(row, metric, evidence.slacks)
+    return found
+
+
+def _methods_of(curves: Any, name: str) -> set[str]:
+    return set(curves.loc[curves["experiment"] == name, "method"])
+
+
+def _without_the_grid(evidence: Evidence, found: list[Verdict]) -> list[str]:
+    """What claims would have come to if nothing were said of finer grids of step sizes."""
+    plain = verdicts(evidence.finals, evidence.walks, evidence.costs)
+    return [
+        f"{one.id} {other.verdict} ({_hits(other)} of {len(other.cells)})"
+        for one, other in zip(found, plain, strict=True)
+        if (one.verdict, _hits(one)) != (other.verdict, _hits(other))
+    ]
+
+
+def _hits(found: Verdict) -> int:
+    return sum(cell.outcome == "hit" for cell in found.cells)
+
+
+def _shorter(evidence: Evidence) -> list[dict[str, Any]]:
+    """The experiments whose step sizes were chosen by shorter runs than their own."""
+    lengths = {
+        name: (int(fine["epoch"].max()), int(evidence.of(name)["epoch"].max()))
+        for name in evidence.chosen
+        if len(fine := evidence.of(f"{name}, fine"))
+    }
+    panels = {name: [panel.name for panel in evidence.panels if panel.experiment == name] for name in lengths}
+    return [
+        {"experiment": name, "panels": panels[name], "fine": fine, "own": own}
+        for name, (fine, own) in lengths.items()
+        if fine < own
+    ]
+
+
+def _penalties(evidence: Evidence) -> dict[str, float]:
+    """The λ of softmax regression, by the data."""
+    configs = [run.config for run in evidence.runs if run.config.get("model") == "softmax"]
+    return {config["dataset"]: config["l2"] for config in configs if config.get("l2")}
 
 
 def _moved(evidence: Evidence) -> list[str]:
-    """Where runs of full length chose quite another step size than the short ones had: why length matters here."""
+    """Where the longer runs chose quite another step size than the short ones had: why length matters here."""
     moved = []
     for name, rates in evidence.chosen.items():
         coarse, fine = evidence.of(f"{name}, coarse"), evidence.of(f"{name}, fine")

@@ -24,7 +24,7 @@ from wagmf.lab.sources import commit
 from wagmf.online import Task, Walk
 from wagmf.rule import Rule
 
-__all__ = ["Record", "Walks", "best_rate", "pack_walks", "source_hash", "unpack_walks"]
+__all__ = ["Record", "Walks", "best_rate", "pack_walks", "source_hash", "unpack_walks", "walks_commits"]
 
 
 @dataclass(frozen=True)
@@ -170,3 +170,15 @@ def unpack_walks(path: Path) -> list[Record]:
     except (OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, zlib.error) as error:
         raise Refused(f"{path}: is no archive of walks: {error}") from error
     return records
+
+
+def walks_commits(path: Path) -> tuple[str, ...]:
+    """The commits at which the walks of an archive were packed; the source that decides them was the same before.
+
+    >>> import tempfile
+    >>> task, folder = Task(rule.Rule(decay=0.5), 100, (0.1,)), Path(tempfile.mkdtemp())
+    >>> path = pack_walks([Record("wada", task, online.simulate(**vars(task)))], folder / "walks.jsonl.gz")
+    >>> walks_commits(path) == (commit(),)
+    True
+    """
+    return tuple(sorted({line.get("commit") or "unknown" for line in unpack(path)}))
