@@ -1,16 +1,24 @@
 """How a sweep hands stacks to a cluster, with a cluster that is made up; tests/ecosystem has a real one."""
 
+import importlib
 import os
+import socket
+import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
+import torch
 from sweeps import outcome, ready
 from twins import one_thread as one_thread
 
 from wagmf.arguments import Refused
 from wagmf.lab import cluster as room
 from wagmf.lab import sweep as sweeping
+from wagmf.lab.environment import environment
+from wagmf.lab.planning import plan
 from wagmf.lab.records import Records
 from wagmf.lab.sweep import Desk, Engine, Watch, sweep, train_stack
 
@@ -254,7 +262,8 @@ def test_gpus_that_others_hold_are_waited_for_aloud(joined):
 
 def test_without_an_address_only_a_cluster_that_is_named_or_noted_is_joined(joined, monkeypatch, tmp_path):
     """What runs here besides may be another sweep's own, which takes it down when it is done."""
-    monkeypatch.setattr(room, "_knock", lambda address: None)
+    monkeypatch.setattr(room, "_knock", lambda *_: None)
+    monkeypatch.setattr(room, "_call", lambda *_: None)
     (tmp_path / "ray").mkdir()
     note = tmp_path / "ray" / "ray_current_cluster"
     for named, noted, address in (
@@ -273,3 +282,75 @@ def test_without_an_address_only_a_cluster_that_is_named_or_noted_is_joined(join
             "There is no Ray cluster; one was started" if address == "local" else f"Joined the Ray cluster at {address}"
         )
         assert [text.startswith(start) for text in said] == [True]
+
+
+def test_a_stack_that_is_faster_than_its_letter_is_noted_all_the_same(tmp_path):
+    """Workers do not wait for their letters to be read."""
+    path = tmp_path / "runs.db"
+    sweep(ready(*TABLES), path, engine=MadeUp())  # its mailbox is always empty
+    assert [epoch for _, epoch in Records(path).attempts()] == [0] * len(TABLES)
+
+
+def test_what_a_worker_cannot_read_is_not_taken_for_a_cluster_that_is_lost(tmp_path):
+    engine = MadeUp()
+    wrong = engine.exceptions.RayTaskError()
+    wrong.cause = engine.exceptions.RayError("System error: No module named 'my_parts'")
+
+    def fail(work):
+        raise wrong
+
+    engine.act = fail
+    with pytest.raises(Refused, match=r"a worker cannot read .* No module named 'my_parts' .what your own files"):
+        sweep(ready(*TABLES[:1]), tmp_path / "runs.db", engine=engine)
+
+
+def test_what_cannot_be_joined_is_refused_and_a_note_of_nothing_is_told(joined, monkeypatch, tmp_path):
+    """Somebody who names a cluster does not want this machine instead."""
+    (tmp_path / "ray").mkdir()
+    note = tmp_path / "ray" / "ray_current_cluster"
+    for named, refused in (
+        ("garbage", "Invalid RAY_ADDRESS: 'garbage' .it must be HOST:PORT"),
+        ("127.0.0.1:1", "Invalid RAY_ADDRESS: '127.0.0.1:1' .nobody answers there"),
+    ):
+        monkeypatch.setitem(os.environ, "RAY_ADDRESS", named)
+        with pytest.raises(Refused, match=refused):
+            joined(Room(SMALL))
+    monkeypatch.setitem(os.environ, "RAY_ADDRESS", "")
+    for noted in ("127.0.0.1:1", "garbage"):
+        note.write_text(noted)
+        there, said = Room(SMALL), []
+        joined(there, told=said.append)
+        assert there.joined == ["local"]
+        assert said[0].startswith(f"The Ray cluster that was started here is not used: nobody answers at {noted}")
+    monkeypatch.setattr(room, "_PATIENCE", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        note.write_text(f"127.0.0.1:{server.getsockname()[1]}")
+        with pytest.raises(Refused, match=r"Invalid cluster: .* can be joined.*; RAY_ADDRESS=local starts one"):
+            joined(Room(SMALL))
+
+
+def test_a_node_that_comes_later_must_have_the_same_wagmf(tmp_path):
+    (work,) = plan(ready({"methods": ["wada"]}), set())
+    here = room._Here(environment("cpu")["source"], ".", torch.get_num_threads())
+    asked = (work, work.prepared.data, str(tmp_path), 1, mock.MagicMock())
+    assert room._trained(*asked, here)
+    with pytest.raises(Refused, match=r"Invalid node: .*its wagmf differs from the one here"):
+        room._trained(*asked, replace(here, source="another"))
+
+
+def test_what_a_model_imports_of_ones_own_travels_with_it(tmp_path, monkeypatch):
+    texts = {
+        "my_net": "import torch\nfrom my_parts import head\nimport numpy\n\ndef net():\n    return head()\n",
+        "my_parts": "import my_sizes\nimport torch\n\ndef head():\n    return torch.nn.Linear(4, my_sizes.OUT)\n",
+        "my_sizes": "OUT = 3\n",
+        "my_other": "OUT = 4\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("my_net", "my_other"):
+        importlib.import_module(name)
+    assert {module.__name__ for module in room._own_modules("my_net")} == {"my_net", "my_parts", "my_sizes"}
+    assert room._own_modules("torch.nn") == room._own_modules("wagmf.lab.models") == room._own_modules("") == []
+    for name in texts:
+        sys.modules.pop(name, None)

@@ -330,6 +330,15 @@ MUTANTS = {
         "test_cluster.py -k waited_for"),
     "lab: a cluster of others is joined": ("lab/cluster.py", 'if named != "auto":', 'if named:',
         "test_cluster.py -k named_or_noted"),
+    "lab: a cluster that is named and not there is none": (
+        "lab/cluster.py", '        _knock(named, "RAY_ADDRESS")\n', "", "test_cluster.py -k cannot_be_joined"),
+    "lab: a note of nothing is refused": ("lab/cluster.py", "except (OSError, ValueError) as error:\n        told(",
+        "except ZeroDivisionError as error:\n        told(", "test_cluster.py -k cannot_be_joined"),
+    "lab: a node that comes later is not asked": (
+        "lab/cluster.py", '    _same_source(socket.gethostname(), environment("cpu")["source"], here.source)\n', "",
+        "test_cluster.py -k comes_later"),
+    "lab: only the file of a model travels": ("lab/cluster.py", "names += [_home_of(value)", "[_home_of(value)",
+        "test_cluster.py -k what_a_model_imports"),
     "lab: nobody says which cluster was joined": (
         "lab/cluster.py", 'told(f"Joined the Ray cluster', '(f"Joined the Ray cluster',
         "test_cluster.py -k named_or_noted"),

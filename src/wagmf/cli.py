@@ -232,8 +232,8 @@ def _sweep(
 
     experiments = [each for path in files for each in read(path)]
     rerun = f"wagmf sweep {' '.join(map(shlex.quote, map(str, files)))}"
-    if stack is not None:
-        integer("stack", stack, least=1)  # before a cluster is started
+    for name, value in (("every", every), ("stack", 1 if stack is None else stack)):
+        integer(name, value, least=1)  # before a cluster is started
     given = {"address": address, "checkpoints": checkpoints, "cpus": cpus, "gpus": gpus}
     with _engine(engine, device, {name: value for name, value in given.items() if value is not None}) as trains:
         ready = prepare(experiments, device or trains.device, memory=trains.memory, stack=stack)

@@ -22,6 +22,7 @@ from twins import one_thread as one_thread
 from wagmf.arguments import Refused
 from wagmf.lab import cluster as room
 from wagmf.lab.cluster import Cluster
+from wagmf.lab.environment import environment
 from wagmf.lab.planning import plan, prepare
 from wagmf.lab.records import Records
 from wagmf.lab.spec import experiment
@@ -87,7 +88,7 @@ def test_a_cluster_that_is_gone_does_not_stop_one_and_a_refusal_leaves_none_behi
         words = [sys.executable, "-c", REFUSED]
         surroundings = os.environ | {"RAY_TMPDIR": folder}
         said = subprocess.run(words, capture_output=True, text=True, timeout=300, env=surroundings).stdout
-    assert "is not used. Invalid address: '127.0.0.1:1' (nobody answers there" in said
+    assert "is not used: nobody answers at 127.0.0.1:1" in said
     assert "one was started on this machine" in said
     assert "Invalid cpus: 99 (no node has so many" in said
     assert said.endswith("connected: False\n")
@@ -195,6 +196,7 @@ class Disturbed(Watch):
     def __init__(self, epoch=None, act=None, stacks=1):
         self.epoch, self.act, self.stacks = epoch, act, stacks
         self.begins, self.texts, self.there, self.done = [], [], {}, set()
+        self.most = 0  # that were seen to train at once
 
     def begun(self, work, epoch):
         self.begins.append((work.identity, epoch))
@@ -202,6 +204,8 @@ class Disturbed(Watch):
 
     def trained(self, work, epoch):
         self.there[work.identity] = epoch.number
+        if epoch.number % 10 == 0:
+            self.most = max(self.most, len(workers()))
         if self.act is not None and sum(number >= self.epoch for number in self.there.values()) == self.stacks:
             act, self.act = self.act, None
             act()
@@ -258,6 +262,7 @@ def test_undisturbed(nodes, right, tmp_path):
         sweep(prepared, tmp_path / "runs.db", engine=cluster, watch=watch)
         assert outcome(tmp_path / "runs.db") == right
         assert [epoch for _, epoch in watch.begins] == [0] * len(plan(prepared, set()))
+        assert watch.most == cluster.slots  # and no more, though there are more stacks
         assert os.listdir(tmp_path) == ["runs.db"]
         assert {run.environment["threads"] for run in Records(tmp_path / "runs.db").runs()} == {"1"}
         watch.begins.clear()
@@ -344,10 +349,13 @@ def test_two_sweeps_of_the_same_stacks_share_the_work(nodes, right, tmp_path, fi
 
 
 def test_a_module_of_ones_own_travels(nodes, tmp_path, monkeypatch):
-    """Nor need the workers have its file."""
-    text = "import torch\n\ndef net():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))\n"
+    """Nor need the workers have its file, nor that of what it imports."""
+    text = (
+        "from torch import nn\nfrom mysize import head\n\ndef net():\n    return nn.Sequential(nn.Flatten(), head())\n"
+    )
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "mynet.py").write_text(text)
+    (tmp_path / "elsewhere" / "mysize.py").write_text("import torch\n\ndef head():\n    return torch.nn.Linear(4, 3)\n")
     monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))
     table = {"dataset": "made", "model": "mynet:net", "methods": ["wada"], "lrs": [0.1], "seeds": 2, "epochs": 2}
     mine = prepare([experiment(table)], "cpu", sources={"made": vectors()})
@@ -378,7 +386,8 @@ def test_stacks_that_do_not_fit_are_halved(nodes, tmp_path, monkeypatch):
     prepared = ready(*TABLES[:1])
     (work,) = plan(prepared, set())
     monkeypatch.setattr(room, "train_stack", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError))
-    assert room._trained(work, work.prepared.data, str(tmp_path), 1, 1, None, ".") is None
+    here = room._Here(environment("cpu")["source"], ".", 1)
+    assert room._trained(work, work.prepared.data, str(tmp_path), 1, None, here) is None
     monkeypatch.undo()
     submit, watch = Cluster.submit, Disturbed()
 

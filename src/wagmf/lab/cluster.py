@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -120,9 +121,8 @@ class Cluster(Engine):
         _carry_along(self._ray, work)
         task = self._ray.remote(max_retries=_RETRIES, num_cpus=self.cpus, num_gpus=self.gpus)(_trained)
         light = replace(work, prepared=replace(work.prepared, data=None))
-        return task.remote(
-            light, self._data[data.digest], desk.checkpoints.where, desk.every, self.cpus, mailbox, os.getcwd()
-        )
+        here = _Here(environment("cpu")["source"], os.getcwd(), self.cpus)
+        return task.remote(light, self._data[data.digest], desk.checkpoints.where, desk.every, mailbox, here)
 
     def mailbox(self) -> Any:
         """Beside this process: it is there as long as somebody reads it."""
@@ -162,8 +162,7 @@ class Cluster(Engine):
             refuse("node", name, f"wagmf cannot be used there: {error.cause}")
         except self._ray.exceptions.RayError as error:
             refuse("node", name, f"it was lost before it answered: {first_line(error)}")
-        if source != environment("cpu")["source"]:
-            refuse("node", name, "its wagmf differs from the one here: install the same on all nodes")
+        _same_source(name, source, environment("cpu")["source"])
         return _Node(node["Resources"].get("CPU", 0), *memory)
 
 
@@ -180,6 +179,20 @@ class _Node:
         if gpus:
             return int(self.gpu_memory * min(1.0, gpus))
         return int(self.memory * min(1.0, cpus / max(1.0, self.cpus)))
+
+
+@dataclass(frozen=True)
+class _Here:
+    """What a worker is to know of where the sweep is: its wagmf and its folder; and the threads that it may have."""
+
+    source: str
+    folder: str
+    threads: int
+
+
+def _same_source(node: str, there: str, here: str) -> None:
+    if there != here:
+        refuse("node", node, "its wagmf differs from the one here: install the same on all nodes")
 
 
 def _wanted(gpus: Any, device: str | None) -> float:
@@ -239,26 +252,32 @@ def _size(ray: Any) -> str:
 
 
 def _answering(told: Any) -> str | None:
-    """The cluster that is named or noted, if it answers."""
-    near = _nearby()
+    """The cluster that is named, or noted here; a note may be left of one that is gone, and then there is none."""
+    named = os.environ.get("RAY_ADDRESS", "auto") or "auto"
+    if named == "local":
+        return None
+    if named != "auto":
+        _knock(named, "RAY_ADDRESS")
+        return named
+    near = _noted()
     try:
         if near is not None:
-            _knock(near)
+            _call(near)
+            _knock(near, "cluster")
         return near
     except Refused as error:
-        told(f"The Ray cluster that was started or named here is not used. {error}.")
+        raise Refused(f"{error}; RAY_ADDRESS=local starts one for this sweep alone") from error
+    except (OSError, ValueError) as error:
+        told(f"The Ray cluster that was started here is not used: nobody answers at {near}: {first_line(error)}.")
         return None
 
 
-def _nearby() -> str | None:
-    """The cluster that is named, or that `ray start` has noted here.
+def _noted() -> str | None:
+    """The cluster that `ray start` has noted here.
 
     Ray's "auto" would also look for any at all among the processes of this machine: one that another sweep has started
     for itself, and takes down when it is done. Of such Ray leaves no note.
     """
-    named = os.environ.get("RAY_ADDRESS", "auto") or "auto"
-    if named != "auto":
-        return None if named == "local" else named
     folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
     note = Path(folder, "ray", "ray_current_cluster")
     return (note.read_text().strip() if note.is_file() else "") or None
@@ -281,14 +300,14 @@ def _same(joined: str, address: str | None) -> None:
         refuse("address", address, f"this process is connected to {joined}: leave that first")
 
 
-def _knock(address: str) -> None:
+def _knock(address: str, name: str = "address") -> None:
     """Refuse an address at which no cluster answers; Ray itself would wait for minutes."""
     if _HEAD.fullmatch(address) is None:
-        refuse("address", address, "it must be HOST:PORT, those of the cluster's head")
+        refuse(name, address, "it must be HOST:PORT, those of the cluster's head")
     try:
         _call(address)
     except OSError as error:
-        refuse("address", address, f"nobody answers there: {first_line(error)}")
+        refuse(name, address, f"nobody answers there: {first_line(error)}")
     ask = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
     try:
         asked = subprocess.run(ask, timeout=6 * _PATIENCE, capture_output=True, text=True)
@@ -296,17 +315,39 @@ def _knock(address: str) -> None:
     except subprocess.TimeoutExpired:
         said = "no answer of Ray's kind"
     if said:
-        refuse("address", address, f"somebody answers there, but no Ray cluster that can be joined: {said}")
+        token = " (with RAY_AUTH_MODE=token, if it asks for one)" if "oken" in said or "uthenticat" in said else ""
+        refuse(name, address, f"somebody answers there, but no Ray cluster that can be joined{token}: {said}")
 
 
 def _carry_along(ray: Any, work: Work) -> None:
-    """Send a module of the user's own with the work: other machines do not have its file."""
+    """Send modules of the user's own with the work: other machines do not have their files."""
     factory = getattr(work.prepared.model, "factory", None)
-    module = sys.modules.get(getattr(factory, "__module__", ""))
+    for module in _own_modules(getattr(factory, "__module__", "")):
+        ray.cloudpickle.register_pickle_by_value(module)
+
+
+def _own_modules(name: str) -> list[ModuleType]:
+    """A module of the user's own, and those of whom it has something; what is installed is on other machines, too."""
+    found: dict[str, ModuleType] = {}
+    names = [name]
+    while names:
+        module = sys.modules.get(names.pop())
+        if module is not None and module.__name__ not in found and _is_own(module):
+            found[module.__name__] = module
+            names += [_home_of(value) for value in vars(module).values()]
+    return list(found.values())
+
+
+def _home_of(value: Any) -> str:
+    name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+    return name if isinstance(name, str) else ""
+
+
+def _is_own(module: ModuleType) -> bool:
     place = getattr(module, "__file__", None)
     installed = [Path(sysconfig.get_path(kind)) for kind in ("stdlib", "purelib", "platlib")]
-    if place and not any(Path(place).is_relative_to(folder) for folder in installed):
-        ray.cloudpickle.register_pickle_by_value(module)
+    installed.append(Path(__file__).parents[1])
+    return bool(place) and not any(Path(str(place)).is_relative_to(folder) for folder in installed)
 
 
 def _patiently(head: str) -> None:
@@ -343,6 +384,7 @@ class _Sweep:
         self.mailbox = cluster.mailbox()
         self.left: deque[Work] = deque()
         self.alone = False  # the cluster's head is gone
+        self.noted: set[str] = set()  # stacks of which it is noted that they have begun
         self.running: dict[Any, tuple[Work, ExitStack]] = {}  # with its lock
         held.callback(self._end)
 
@@ -391,13 +433,21 @@ class _Sweep:
         for name, kind, content in self.ray.get(self.mailbox.take.remote()):
             if kind == "told":
                 self.desk.watch.told(content)
+            elif name in works and kind == "begun":
+                self._begun(works[name], content)
             elif name in works:
-                (self.desk.begun if kind == "begun" else self.desk.watch.trained)(works[name], content)
+                self.desk.watch.trained(works[name], content)
+
+    def _begun(self, work: Work, epoch: int) -> None:
+        self.noted.add(work.identity)
+        self.desk.begun(work, epoch)
 
     def _settle(self, task: Any) -> None:
         work, held = self.running.pop(task)
         with held:
             runs = self._outcome(task, work)
+            if work.identity not in self.noted:  # it was faster than its letter
+                self._begun(work, 0)
             if runs is None:
                 self.left.extendleft(reversed(self.desk.halved(work)))
             else:
@@ -407,6 +457,11 @@ class _Sweep:
         try:
             return self.ray.get(task)
         except self.ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, self.ray.exceptions.RayError):
+                raise Refused(
+                    f"{work.prepared.experiment.name}: a worker cannot read what was sent to it: "
+                    f"{first_line(error.cause)} (what your own files import must be installed on the nodes)"
+                ) from error
             raise error.cause from error
         except self.ray.exceptions.RayError as error:
             raise Refused(
@@ -433,13 +488,12 @@ def _about(gpu: bool) -> tuple[str, tuple[int, int]]:
     return environment("cpu")["source"], (memory_of("cpu"), memory_of("cuda") if gpu else 0)
 
 
-def _trained(
-    work: Work, data: Dataset, where: str, every: int, threads: int, mailbox: Any, folder: str
-) -> list[Run] | None:
-    """The runs of a stack; None if it does not fit into memory."""
-    torch.set_num_threads(threads)
-    if folder not in sys.path and Path(folder).is_dir():
-        sys.path.insert(0, folder)  # optimizers of the user's own are imported by name
+def _trained(work: Work, data: Dataset, where: str, every: int, mailbox: Any, here: _Here) -> list[Run] | None:
+    """The runs of a stack; None if it does not fit into memory. A node may have come after all were asked."""
+    _same_source(socket.gethostname(), environment("cpu")["source"], here.source)
+    torch.set_num_threads(here.threads)
+    if here.folder not in sys.path and Path(here.folder).is_dir():
+        sys.path.insert(0, here.folder)  # optimizers of the user's own are imported by name
     whole = replace(work, prepared=replace(work.prepared, data=data))
     try:
         return train_stack(whole, Checkpoints(where), every, _Posting(mailbox))
@@ -454,7 +508,8 @@ class _Posting(Watch):
         self._mailbox = mailbox
 
     def begun(self, work: Work, epoch: int) -> None:
-        importlib.import_module("ray").get(self._mailbox.put.remote((work.identity, "begun", epoch)))  # before any runs
+        # Nor is this waited for: while a task waits, Ray lets another one have its CPUs.
+        self._mailbox.put.remote((work.identity, "begun", epoch))
 
     def trained(self, work: Work, epoch: Epoch) -> None:
         self._mailbox.put.remote((work.identity, "trained", epoch))
