@@ -234,7 +234,7 @@ def test_other_records_have_other_answers(losses, answer, words, described, tmp_
 def test_a_difference_too_small_to_matter_is_told_apart(described, tmp_path, undrawn):
     record(tmp_path, [(0.504, 0.5, 0.504), (0.504, 0.5, 0.504)])
     text = rebuild_study(described, tmp_path)[0].read_text()
-    assert answered(text) == "**yes**"
+    assert answered(text) == "**yes**; *open*, counting only what is large enough to matter"
     assert "matters, the answer is *open*" in text
 
 
