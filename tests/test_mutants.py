@@ -50,7 +50,7 @@ HOOKS = "test_torch.py -k closures_and_hooks or hooks_of_a_subclass or profiler"
 GONE = "test_torch.py -k takes_the_place or foreach_looks or rounds_to_zero"
 OLD = "test_torch.py -k old_state or hooks_see"
 LAYOUTS = "test_torch.py -k laid_out_otherwise"
-TOLD = "test_watching.py -k rule_did and (wada or amsgrad) or skips or counted_on or any_hook or each_group"
+TOLD = "test_watching.py -k rule_did and (wada or amsgrad) or skip or counted_on or any_hook or each_group or lag"
 UNMOVED = "test_watching.py -k changes_nothing and wada"
 GROUPS = "test_groups.py -k rest_does_not"
 CYCLED = "test_schedulers.py -k resuming_is_exact and OneCycleLR"
@@ -148,11 +148,18 @@ MUTANTS = {
     "torch: the update told is from after to after": ("torch/watching.py", "param.detach().clone() for param",
                                                       "param.detach() for param", TOLD),
     "torch: V without its maximum": ("torch/watching.py", 'for name in ("v", "peak")', 'for name in ("v", "v")', TOLD),
-    "torch: parameters copied at every step": ("torch/watching.py", "if self._steps % self._every == 0:", "if True:",
-                                               TOLD),
-    "torch: steps counted from zero": ("torch/watching.py", "int(max(_clocks(optimizer), default=0))", "0", TOLD),
-    "torch: a skipped step is told of": ("torch/watching.py", "if before.clocks == _clocks(optimizer):", "if False:",
-                                         TOLD),
+    "torch: clocks read at every step": ("torch/watching.py", "self._steps is None or self._is_due(self._steps + 1):",
+                                         "True:", TOLD),
+    "torch: parameters copied at every look": ("torch/watching.py", "            if self._is_due(self._steps + 1):",
+                                               "            if True:", TOLD),
+    "torch: steps counted from zero": ("torch/watching.py", "return int(max(clocks, default=0))", "return 0", TOLD),
+    "torch: steps skipped before are counted": ("torch/watching.py", "self._steps = _latest(clocks)\n            if",
+                                                "self._steps = self._steps or _latest(clocks)\n            if", TOLD),
+    "torch: steps skipped when due are counted": ("torch/watching.py", "self._steps = _latest(clocks)\n        if",
+                                                  "if", TOLD),
+    "torch: a skipped step is told of": ("torch/watching.py", "if clocks == before.clocks or not", "if not", TOLD),
+    "torch: a step that moves no clock on is told of": ("torch/watching.py", " or not self._is_due(self._steps):", ":",
+                                                        TOLD),
     "torch: biases decay": ("torch/groups.py", "param.ndim <= 1 or ", "", GROUPS),
     "torch: what is frozen is grouped": ("torch/groups.py", "if param.requires_grad:", "if True:", GROUPS),
     "torch: exceptions forgotten": ("torch/groups.py", " or name in spared", "", GROUPS),

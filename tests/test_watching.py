@@ -58,7 +58,7 @@ def test_watching_changes_nothing(name, path):
         if every:
             watch(optimizer, told, every)
         walk(optimizer, params, some_grads(params, 10))
-        assert list(told) == (list(range(every, 11, every)) if every else [])
+        assert list(told) == (list(range(every, 9, every)) if every else [])  # every parameter misses two of ten
         ends.append([*params, *(kept for x in params for kept in optimizer.state[x].values())])
     for other in ends[1:]:
         assert all(torch.equal(a, b) for a, b in zip(ends[0], other, strict=True))
@@ -202,19 +202,69 @@ def test_steps_are_counted_on_from_a_checkpoint_and_from_when_the_watch_begins()
     assert list(told) == [10, 12, 16]
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_a_step_that_a_scaler_skips_is_not_told_of(fused):
-    x, told = torch.ones(2, requires_grad=True), Told()
-    optimizer, scaler = WADA([x], 0.1, fused=fused), torch.amp.GradScaler("cpu", init_scale=1024.0)
-    watch(optimizer, told, 2)
-    for factor in (1.0, math.inf, 2.0, 2.0):
+def scaled_walk(optimizer, x, factors):
+    """Steps under a scaler, which skips those whose factor is infinite."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for factor in factors:
         optimizer.zero_grad()
         scaler.scale((factor * x).sum()).backward()
         scaler.step(optimizer)
         scaler.update()
-    assert list(told) == [2]
-    assert told[2]["group0/window"] == 1.5
-    assert told[2]["group0/update/norm"] > 0
+
+
+SKIPS = {
+    "at first": [math.inf] * 4 + [1.0] * 16,
+    "where told of": [1.0] * 4 + [math.inf] * 2 + [1.0] * 12,
+    "between": [1.0, math.inf, 1.0, 1.0, math.inf, 1.0, 1.0, math.inf] + [1.0] * 12,
+    "more than told of": [1.0] + [math.inf] * 11 + [1.0] * 15,
+}
+
+
+@pytest.mark.parametrize("fused", [None, False, True])
+@pytest.mark.parametrize("which", SKIPS)
+def test_steps_that_a_scaler_skips_are_neither_told_of_nor_counted(which, fused):
+    x, told = torch.ones(2, requires_grad=True), Told()
+    optimizer = WADA([x], 0.1, fused=fused)
+    watch(optimizer, told, 5)
+    scaled_walk(optimizer, x, SKIPS[which])
+    assert optimizer.state[x]["step"] in range(15, 20)
+    assert {step: said["group0/window"] for step, said in told.items()} == {5: 3.0, 10: 5.5, 15: 8.0}
+    assert all(said["group0/update/norm"] > 0 for said in told.values())
+
+
+@pytest.mark.parametrize("fused", [None, True])
+def test_a_step_that_is_skipped_is_not_told_of_though_every_one_is(fused):
+    x, told = torch.ones(2, requires_grad=True), []
+    optimizer, writer = WADA([x], 0.1, fused=fused), Told()
+    writer.add_scalar = lambda tag, value, step: told.append(step)
+    watch(optimizer, writer, 1)
+    scaled_walk(optimizer, x, [1.0, math.inf, 1.0, math.inf, math.inf, 1.0])
+    assert told == [step for step in (1, 2, 3) for _ in range(8)]
+
+
+def test_the_clock_is_read_where_a_step_is_told_of_and_once_for_what_was_skipped(monkeypatch):
+    """On a GPU the host would wait for it."""
+    x, read, copied, clocks = torch.ones(2, requires_grad=True), [], [], watching._clocks
+    optimizer = WADA([x], 0.1, fused=True)
+    scaled_walk(optimizer, x, [1.0])
+    watch(optimizer, Told(), 5)
+    for call, factor in enumerate([math.inf, math.inf] + [1.0] * 9, 2):
+        monkeypatch.setattr(watching, "_clocks", lambda asked, call=call: read.append(call) or clocks(asked))
+        with Operations() as done:
+            scaled_walk(optimizer, x, [factor])
+        copied += [call] * ("aten.clone.default" in done.names)
+    assert read == [2, 5, 7, 7, 12, 12]  # first for where to count from; at 5 two are found to have been skipped
+    assert copied == [7, 12]
+
+
+@pytest.mark.parametrize(("every", "steps"), [(1, [1, 1, 2, 2, 3, 3, 4]), (2, [2, 4]), (3, [3])])
+def test_a_step_of_what_lags_behind_has_the_number_of_the_clock(every, steps):
+    x, y, told = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True), []
+    optimizer, writer = WADA([x, y]), Told()
+    writer.add_scalar = lambda tag, value, step: told.append(step) if tag.endswith("lr") else None
+    watch(optimizer, writer, every)
+    walk(optimizer, [x, y], [[torch.ones(2), None], [None, torch.ones(2)]] * 3 + [[torch.ones(2), None]])
+    assert told == steps
 
 
 def test_gradients_from_a_closure_are_seen():

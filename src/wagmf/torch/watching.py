@@ -44,10 +44,14 @@ def watch(optimizer: WAGMF, writer: Writer, every: int = 100, *, name: str = "op
 
     Window and V are left out where the method has none, the ratio where the parameters are 0. A median is of a million
     coordinates at equal distances where there are more. Of sharded parameters every process tells of its own part, and
-    none waits for another. Steps are counted on from a checkpoint that is loaded.
+    none waits for another.
+
+    A step has the number of the optimizer's own clock, t of what has stepped most often: those that a ``GradScaler``
+    skips do not count, and a checkpoint that is loaded is counted on from.
 
     Only a step that is told of costs more than any hook does: a copy of the parameters, a look at V, and on a GPU that
-    the host waits for it. Steps in CUDA graphs and in compiled programs are neither told of nor counted.
+    the host waits for it; a skipped step has the clock read once more. Steps in CUDA graphs and in compiled programs
+    are not told of.
 
     Args:
         optimizer: one of ``wagmf.torch``, itself and not what a trainer has wrapped it in.
@@ -102,7 +106,7 @@ class Watch:
 
     def __init__(self, optimizer: WAGMF, writer: Writer, every: int, name: str) -> None:
         self._writer, self._every, self._name = writer, every, name
-        self._steps: int | None = None  # so far; None where the optimizer must be asked
+        self._steps: int | None = None  # by the clocks when they were last asked, and calls since; None: ask them
         self._before: _Before | None = None
         self._handles = [
             optimizer.register_step_pre_hook(self._look),
@@ -128,21 +132,27 @@ class Watch:
         """Before a step: keep what will be needed, if it is one to tell of."""
         if torch.compiler.is_compiling() or _is_capturing():
             return
-        if self._steps is None:
-            self._steps = int(max(_clocks(optimizer), default=0))
-        self._steps += 1
         self._before = None  # of a step that was refused there may be something left
-        if self._steps % self._every == 0:
-            params = (param for group in optimizer.param_groups for param in group["params"])
-            self._before = _Before(_clocks(optimizer), {param: param.detach().clone() for param in params})
+        if self._steps is None or self._is_due(self._steps + 1):
+            # Which steps were skipped, the device alone may know: it is asked only where that matters.
+            clocks = _clocks(optimizer)
+            self._steps = _latest(clocks)
+            if self._is_due(self._steps + 1):
+                params = (param for group in optimizer.param_groups for param in group["params"])
+                self._before = _Before(clocks, {param: param.detach().clone() for param in params})
+        self._steps += 1
+
+    def _is_due(self, step: int) -> bool:
+        return step % self._every == 0
 
     def _tell(self, optimizer: Optimizer, *_: Any) -> None:
         """After a step: tell of it, or where none was taken (a scaler has found infinities), of the next."""
         before, self._before = self._before, None
-        if before is None or self._steps is None:
+        if before is None:
             return
-        if before.clocks == _clocks(optimizer):
-            self._steps -= 1
+        clocks = _clocks(optimizer)
+        self._steps = _latest(clocks)
+        if clocks == before.clocks or not self._is_due(self._steps):
             return
         with torch.no_grad():
             for number, group in enumerate(optimizer.param_groups):
@@ -202,6 +212,10 @@ def _numbers(x: Any) -> Tensor:
 
 def _clocks(optimizer: Optimizer) -> list[float]:
     return _floats(state["step"] for state in optimizer.state.values() if "step" in state)
+
+
+def _latest(clocks: list[float]) -> int:
+    return int(max(clocks, default=0))
 
 
 def _floats(scalars: Iterable[Tensor]) -> list[float]:
