@@ -7,6 +7,7 @@
 It predicts the next character of Python's own documentation, which comes with CPython: nothing is downloaded. The batch
 of a step is a function of the step alone and is dealt out to however many processes there are. So one process, two, and
 a run that moves from two to one and back all print the same curve, up to rounding; ``--dtype float64`` shows how far.
+A checkpoint keeps the options that decide the curve: a run goes on with these, and with others it is refused.
 """
 
 import argparse
@@ -33,6 +34,8 @@ from wagmf.torch import WAGMF
 
 TEXT = "\n".join(topics[name] for name in sorted(topics))
 CHARACTERS = {character: number for number, character in enumerate(sorted(set(TEXT)))}
+# What decides the curve, which a checkpoint keeps; all else may change when a run goes on.
+DECIDE = ("method", "lr", "batch", "clip", "dtype", "width", "layers", "heads", "context")
 
 
 class Block(nn.Module):
@@ -130,15 +133,16 @@ def state_of(model, optimizer):
     return dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
 
 
-def save(folder, step, model, optimizer):
+def save(options, step, model, optimizer):
     """Write a checkpoint under another name first: what is called a checkpoint is whole, whenever it was killed."""
-    partial, whole = folder / f"partial-{step:08d}", folder / f"step-{step:08d}"
+    partial, whole = (options.checkpoint / f"{name}-{step:08d}" for name in ("partial", "step"))
     if dist.get_rank() == 0:
         shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed while it wrote
     dist.barrier()
     dcp.save(state_of(model, optimizer), checkpoint_id=partial)
     dist.barrier()
     if dist.get_rank() == 0:
+        (partial / "options.json").write_text(json.dumps({name: getattr(options, name) for name in DECIDE}))
         partial.rename(whole)
     dist.barrier()
 
@@ -146,6 +150,17 @@ def save(folder, step, model, optimizer):
 def newest(folder):
     """The last checkpoint that is whole, or None."""
     return max(folder.glob("step-*"), default=None)
+
+
+def objection(checkpoint, options):
+    """Why a run with these options cannot go on from a checkpoint, or None."""
+    try:
+        kept = json.loads((checkpoint / "options.json").read_text())
+    except FileNotFoundError:
+        return f"{checkpoint} has no options.json, which tells what it was trained with: begin in another --checkpoint"
+    others = [name for name in DECIDE if kept[name] != getattr(options, name)]
+    here, there = (" ".join(f"--{name} {of[name]}" for name in others) for of in (vars(options), kept))
+    return f"{here}: {checkpoint} has {there}; go on with that, or begin in another --checkpoint" if others else None
 
 
 def load(checkpoint, model, optimizer):
@@ -188,7 +203,7 @@ def train(options, device):
         if one:
             tell(step, loss, norm, options)
         if options.checkpoint and ((step + 1) % options.every == 0 or step == options.steps - 1):
-            save(options.checkpoint, step + 1, model, optimizer)
+            save(options, step + 1, model, optimizer)
 
 
 def count(text):
@@ -238,9 +253,21 @@ def arguments(given=None):
         parser.error(f"--lr {options.lr} must be finite")
     if options.resume and not options.checkpoint:
         parser.error("--resume needs --checkpoint, the folder to go on from")
-    if options.checkpoint and not options.resume and newest(options.checkpoint):
-        parser.error(f"--checkpoint {options.checkpoint} has checkpoints: --resume goes on from them")
+    if options.checkpoint:
+        check_folder(parser, options)
     return options
+
+
+def check_folder(parser, options):
+    """Refuse a place where nothing can be saved, and checkpoints that this run would not go on from."""
+    for place in (options.checkpoint, *options.checkpoint.parents):
+        if place.exists() and not place.is_dir():
+            parser.error(f"--checkpoint {options.checkpoint} must be a folder or a free name, but {place} is a file")
+    found = newest(options.checkpoint)
+    if found and not options.resume:
+        parser.error(f"--checkpoint {options.checkpoint} has checkpoints: --resume goes on from them")
+    if found and (told := objection(found, options)):
+        parser.error(told)
 
 
 def main(given=None):

@@ -102,9 +102,11 @@ def rewrite(folder: Path, name: str, new: str, change) -> None:
     whole = fork_run(folder, name, new)
     state = checkpoint_of(folder, name, 4)
     change(state["optimizer"])
+    options = (whole / "options.json").read_text()
     shutil.rmtree(whole)
     torch.save(state, folder / "changed.pt")
     torch_save_to_dcp(folder / "changed.pt", whole)
+    (whole / "options.json").write_text(options)
 
 
 def zero(part: str):
@@ -142,7 +144,8 @@ def trained(tmp_path_factory):
         alone[f"lost_{name}_{part}"] = going_on(name, f"lost_{name}_{part}")
     rewrite(folder, "wada", "unchanged", lambda optimizer: None)
     rewrite(folder, "wada", "gone", lambda optimizer: optimizer["state"].clear())
-    fork_run(folder, "wada", "other")
+    kept = fork_run(folder, "wada", "other") / "options.json"
+    kept.write_text(kept.read_text().replace('"wada"', '"wada_v3"'))
     alone |= {"unchanged": going_on("wada", "unchanged"), "gone": going_on("wada", "gone")}
     launch(folder, 1, **alone, other=f"{going_on('wada', 'other')} --method wada_v3")
     launch(folder, 2, **{f"moved_{name}": going_on(name, f"moved_{name}", 12) for name in METHODS})
@@ -196,7 +199,7 @@ def test_a_checkpoint_without_the_state_is_refused(trained):
     assert "Missing key in checkpoint state_dict: optimizer.state" in (trained / "gone.error").read_text()
 
 
-def test_a_checkpoint_of_another_method_is_refused(trained):
+def test_a_checkpoint_of_another_rule_is_refused_whatever_its_options_say(trained):
     assert "p1 2.0 there, 3.0 here" in (trained / "other.error").read_text()
 
 
@@ -253,11 +256,12 @@ def test_a_checkpoint_that_was_not_finished_is_none(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     example, model = runpy.run_path(str(EXAMPLE)), torch.nn.Linear(2, 1)
+    options = example["arguments"](["--checkpoint", str(tmp_path)])
     monkeypatch.setattr(dcp, "save", killed)
     example["start"]()
     try:
         with pytest.raises(KeyboardInterrupt):
-            example["save"](tmp_path, 4, model, WADA(model.parameters()))
+            example["save"](options, 4, model, WADA(model.parameters()))
     finally:
         dist.destroy_process_group()
     assert list(tmp_path.iterdir())
@@ -288,15 +292,61 @@ def read():
         ("--context 100000000", "--context 100000000 must be less than"),
         ("--resume", "--resume needs --checkpoint"),
         ("--checkpoint full", "has checkpoints: --resume goes on from them"),
+        ("--checkpoint full --resume", "full/step-00000004 has no options.json, which tells what it was trained with"),
+        *[
+            (f"--checkpoint {name}{more}", f"--checkpoint {name} must be a folder or a free name, but file is a file")
+            for name in ("file", "file/runs/a")
+            for more in ("", " --resume")
+        ],
         ("--method sgd", "invalid choice: 'sgd'"),
     ],
 )
 def test_wrong_arguments_are_refused(tmp_path, monkeypatch, capsys, read, arguments, told):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "full" / "step-00000004").mkdir(parents=True)
+    (tmp_path / "file").touch()
     with pytest.raises(SystemExit):
         read(arguments.split())
     assert told in capsys.readouterr().err
+
+
+def resumed(*others: str) -> list[str]:
+    """What goes on with the run of WADA, but for some options."""
+    return [*SMALL.split(), *going_on("wada", "wada").split(), *others]
+
+
+@pytest.mark.parametrize(
+    ("others", "here", "there"),
+    [
+        (["--lr", "5.0"], "--lr 5.0", "--lr 0.1"),
+        (["--layers", "1"], "--layers 1", "--layers 2"),
+        (["--dtype", "bfloat16"], "--dtype bfloat16", "--dtype float64"),
+        (["--method", "wada_v3"], "--method wada_v3", "--method wada"),
+        (["--clip", "1"], "--clip 1.0", "--clip inf"),
+        (["--heads", "2"], "--heads 2", "--heads 4"),
+        (["--context", "16"], "--context 16", "--context 32"),
+        (["--width", "64", "--batch", "4"], "--batch 4 --width 64", "--batch 8 --width 32"),
+    ],
+)
+def test_a_run_goes_on_only_with_what_its_checkpoint_was_trained_with(
+    trained, monkeypatch, capsys, read, others, here, there
+):
+    monkeypatch.chdir(trained)
+    with pytest.raises(SystemExit):
+        read(resumed(*others))
+    told = f"error: {here}: wada/step-00000012 has {there}; go on with that, or begin in another --checkpoint\n"
+    assert capsys.readouterr().err.endswith(told)
+
+
+def test_what_does_not_decide_the_curve_may_change(trained, monkeypatch, read):
+    monkeypatch.chdir(trained)
+    free = ["--steps=50", "--every=7", "--accumulate=4", "--curve=other.jsonl", f"--checkpoint={trained / 'wada'}"]
+    assert read(resumed(*free)).steps == 50
+
+
+def test_every_option_decides_the_curve_or_is_free(read):
+    free = {"steps", "accumulate", "checkpoint", "every", "resume", "curve"}
+    assert vars(read([])).keys() == free | {*runpy.run_path(str(EXAMPLE))["DECIDE"]}
 
 
 def test_the_least_that_is_right_is_taken(read):
