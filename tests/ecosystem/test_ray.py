@@ -211,7 +211,7 @@ class Disturbed(Watch):
             act()
 
     def finished(self, work, runs):
-        self.there.pop(work.identity)
+        self.there.pop(work.identity, None)  # it may have been trained to its end, and only not told
         self.done.add(work.identity)
 
     def told(self, text):
