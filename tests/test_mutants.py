@@ -415,7 +415,7 @@ MUTANTS = {
         "test_claims.py -k only_a_finer_grid"),
     "claims: the last word on ResNet-20 is none": ("lab/claims.py", "(*DEMANDS.values(), (_OVER_ALL,))",
         "DEMANDS.values()", "test_claims.py -k text_states"),
-    "reproduction: who chose is among the others": ("lab/reproduction.py", "seed not in chose.get(name, ())", "True",
+    "reproduction: who chose is among the others": ("lab/evidence.py", "seed not in seeds.get(name, ())", "True",
         "test_reproduction.py -k folder_follows"),
     "reproduction: 0.05 on either side": ("lab/reproduction.py", " if float(text) != ALPHA or p == ALPHA", "",
         "test_reproduction.py -k threshold"),

@@ -11,7 +11,6 @@ import re
 import socket
 import subprocess
 import sys
-import sysconfig
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -29,7 +28,7 @@ from wagmf.lab.data import Dataset
 from wagmf.lab.environment import environment
 from wagmf.lab.planning import Work, memory_of, missing
 from wagmf.lab.records import Run
-from wagmf.lab.sources import first_line
+from wagmf.lab.sources import first_line, is_own
 from wagmf.lab.sweep import Desk, Engine, Epoch, Watch, train_stack
 
 __all__ = ["Cluster"]
@@ -332,7 +331,7 @@ def _own_modules(name: str) -> list[ModuleType]:
     names = [name]
     while names:
         module = sys.modules.get(names.pop())
-        if module is not None and module.__name__ not in found and _is_own(module):
+        if module is not None and module.__name__ not in found and is_own(module) and not _is_ours(module):
             found[module.__name__] = module
             names += [_home_of(value) for value in vars(module).values()]
     return list(found.values())
@@ -343,11 +342,9 @@ def _home_of(value: Any) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _is_own(module: ModuleType) -> bool:
-    place = getattr(module, "__file__", None)
-    installed = [Path(sysconfig.get_path(kind)) for kind in ("stdlib", "purelib", "platlib")]
-    installed.append(Path(__file__).parents[1])
-    return bool(place) and not any(Path(str(place)).is_relative_to(folder) for folder in installed)
+def _is_ours(module: ModuleType) -> bool:
+    """Nodes have wagmf, also where it is installed from a folder of the user's."""
+    return module.__name__.partition(".")[0] == __name__.partition(".")[0]
 
 
 def _patiently(head: str) -> None:

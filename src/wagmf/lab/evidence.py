@@ -1,7 +1,7 @@
 """What the records of the reproduction say: runs, walks and costs as frames, the table of p-values, what it took."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -30,6 +30,7 @@ __all__ = [
     "shares",
     "significance_table",
     "stack_of",
+    "without_seeds",
 ]
 
 STAGES: tuple[str, ...] = ("coarse", "fine")
@@ -157,6 +158,18 @@ def _costs_of(path: Path) -> pd.DataFrame:
     if missing:
         raise Refused(f"{path}: there must be columns {', '.join(_COSTS)}; {missing[0]} is missing")
     return found
+
+
+def without_seeds(curves: Any, seeds: Mapping[str, Collection[int]]) -> Any:
+    """Curves of other seeds than those that are named, by experiment: of those that had a part in choosing step sizes.
+
+    >>> curves = pd.DataFrame({"experiment": ["mine", "mine", "yours"], "seed": [0, 1, 0]})
+    >>> len(without_seeds(curves, {"mine": (0,)}))
+    2
+    """
+    pairs = zip(curves["experiment"], curves["seed"], strict=True)
+    kept = np.array([seed not in seeds.get(name, ()) for name, seed in pairs], dtype=bool)
+    return curves[kept].reset_index(drop=True)
 
 
 # ------------------------------------------------------------------ the table of p-values

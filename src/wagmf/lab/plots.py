@@ -28,6 +28,8 @@ _MARKERS = {
     "circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "triangle-down": "v", "star": "*",
     "pentagon": "p",
 }  # fmt: skip
+# By what is shown: the colour, and the words.
+_LEADS = {1: ("#0072B2", "shown to be ahead"), -1: ("#D55E00", "shown to be behind"), 0: ("0.45", "neither is shown")}
 
 
 @dataclass(frozen=True)
@@ -327,10 +329,6 @@ def _leads_picture(sides: Sequence[Leads], path: Path, title: str) -> Path:
     figure.legend(handles, words, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     figure.suptitle(_literal(title), fontsize=11)
     return _save(figure, path)
-
-
-# By what is shown: the colour, and the words.
-_LEADS = {1: ("#0072B2", "shown to be ahead"), -1: ("#D55E00", "shown to be behind"), 0: ("0.45", "neither is shown")}
 
 
 def _leads_handle(colour: str, kind: int) -> Any:

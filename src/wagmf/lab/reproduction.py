@@ -17,8 +17,8 @@ import pandas as pd
 from wagmf.arguments import Refused
 from wagmf.lab import plots, stats
 from wagmf.lab.answers import ALPHA
-from wagmf.lab.claims import ACCURACY_MARGIN, LOSS_MARGIN, Verdict, margin_of, verdicts
-from wagmf.lab.evidence import Evidence, experiment_of, gather, minutes, significance_table
+from wagmf.lab.claims import ACCURACY_MARGIN, LOSS_MARGIN, Verdict, verdicts
+from wagmf.lab.evidence import Evidence, experiment_of, gather, minutes, significance_table, without_seeds
 from wagmf.lab.figures import QUANTITIES, best, sensitivity, training
 from wagmf.lab.files import write_whole
 from wagmf.lab.grids import Row, beyond_the_grid
@@ -31,8 +31,7 @@ __all__ = ["rebuild"]
 
 _COLUMNS = {2: 3, 3: 3, 4: 3, 5: 2, 6: 2}  # panels in a row, as the paper has them
 _STANDING = "WADA and the best baseline of each panel (in brackets), 95 % intervals; right of 0 WADA is ahead"
-_METRICS = {"train_loss": "training loss", "test_accuracy": "test accuracy"}
-_OF = {"a": "ours", "b": "baseline", "": ""}  # who the two of a comparison are
+_WHO = {"a": "ours", "b": "baseline", "": ""}  # who the two of a comparison are
 
 
 # ------------------------------------------------------------------ figures
@@ -176,7 +175,7 @@ def _text(
         close=_close(evidence),
         accuracies=_accuracies(evidence),
         known=_known(evidence, outcomes),
-        others=Counter(_OF[row["better"]] for row in others.values()),
+        others=Counter(_WHO[row["better"]] for row in others.values()),
         left={int(row["n"]) for row in others.values()},
         plain=_without_the_grid(evidence, found) if evidence.slacks else [],
         moved=_moved(evidence),
@@ -221,9 +220,8 @@ def _outcomes(evidence: Evidence, table: Any, others: Mapping[tuple[str, str, st
                 "shown": cell["shown"].item(),
                 "difference": _relative(cell["difference"].item(), found[first]["mean"], panel.metric),
                 "p": cell["paired_holm"].item(),
-                "matters": abs(cell["difference"].item()) >= margin_of(panel.metric, found[first]["mean"]),
                 "others": alone.get("paired_holm", np.nan),
-                "stands": _OF.get(alone.get("better", ""), "") == cell["shown"].item(),
+                "stands": _WHO.get(alone.get("better", ""), "") == cell["shown"].item(),
                 "cell": cell.iloc[0].to_dict(),
             }
         )
@@ -267,7 +265,7 @@ def _summary(outcomes: list[dict[str, Any]]) -> str:
 
 
 def _called(row: dict[str, Any]) -> str:
-    return f"{title_of(row['panel'].experiment)}, {_METRICS[row['panel'].metric]}"
+    return f"{title_of(row['panel'].experiment)}, {QUANTITIES[row['panel'].metric]}"
 
 
 def _listed(names: list[str]) -> str:
@@ -365,9 +363,7 @@ def _by_other_seeds(evidence: Evidence) -> dict[tuple[str, str, str], Row]:
     for run in evidence.runs:
         if experiment_of(run.experiment) != run.experiment:
             chose.setdefault(experiment_of(run.experiment), set()).add(run.config["seed"])
-    finals = evidence.finals
-    pairs = zip(finals["experiment"], finals["seed"], strict=True)
-    left = finals[np.array([seed not in chose.get(name, ()) for name, seed in pairs], dtype=bool)]
+    left = without_seeds(evidence.finals, chose)
     found = {}
     for metric in ("train_loss", "test_accuracy"):
         names = {panel.experiment: panel.name for panel in evidence.panels if panel.metric == metric}

@@ -21,7 +21,7 @@ from typing import Any
 import wagmf
 from wagmf.arguments import Refused, refuse
 
-__all__ = ["commit", "first_line", "look_here", "named", "told"]
+__all__ = ["commit", "first_line", "is_own", "look_here", "named", "told"]
 
 _INSTALLED = (*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("stdlib"))
 _PLACE = re.compile(r" at 0x[0-9a-fA-F]+")  # in memory, which is another each time
@@ -96,7 +96,7 @@ def _tell(thing: Any, seen: dict[int, list[str]]) -> None:
             elif isinstance(value, _PLAIN) and not name.startswith("__"):
                 lines.append(f"{name} = {value!r}")
         for base in thing.__bases__:
-            if _own(base):
+            if is_own(base):
                 _tell(base, seen)
     elif inspect.isfunction(thing):
         thing = inspect.unwrap(thing)
@@ -105,7 +105,7 @@ def _tell(thing: Any, seen: dict[int, list[str]]) -> None:
         for name, value in _referred(thing):
             if isinstance(value, _PLAIN):
                 lines.append(f"{name} = {value!r}")
-            elif callable(value) and _own(value):
+            elif callable(value) and is_own(value):
                 _tell(value, seen)
             elif not callable(value) and not isinstance(value, types.ModuleType):
                 lines.append(f"{name} = {value!r}")
@@ -134,8 +134,13 @@ def _referred(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
                     yield f"{name}.{each}", found
 
 
-def _own(thing: Any) -> bool:
-    """Whether it is the user's, and not part of Python or of an installed package."""
+def is_own(thing: Any) -> bool:
+    """Whether it is the user's, and not part of Python or of an installed package.
+
+    >>> import json
+    >>> is_own(json)
+    False
+    """
     try:
         return not inspect.getfile(thing).startswith(_INSTALLED)
     except (TypeError, OSError):  # built in; or typed in, as in a notebook

@@ -17,7 +17,7 @@ from wagmf.arguments import Refused
 from wagmf.lab import plots, stats
 from wagmf.lab.answers import difference, number, p_value
 from wagmf.lab.claims import ACCURACY_MARGIN, LOSS_MARGIN
-from wagmf.lab.evidence import STAGES, Evidence, experiment_of, gather, minutes
+from wagmf.lab.evidence import STAGES, Evidence, experiment_of, gather, minutes, without_seeds
 from wagmf.lab.figures import QUANTITIES, sensitivity, training
 from wagmf.lab.files import write_whole
 from wagmf.lab.grids import TUNED, grid_slacks
@@ -233,9 +233,7 @@ def _is(names: Sequence[str]) -> str:
 def _without_the_chooser(asked: _Asked) -> Any:
     """The curves of the seeds that had no part in the choice of step sizes."""
     used = {one.name: one.tuning.seeds if one.tuning else () for one in asked.experiments}
-    finals = asked.finals
-    kept = [seed not in used[name] for name, seed in zip(finals["experiment"], finals["seed"], strict=True)]
-    return finals[kept].reset_index(drop=True)
+    return without_seeds(asked.finals, used)
 
 
 def _outcome(asked: _Asked, one: Experiment) -> dict[str, Any]:
