@@ -166,7 +166,7 @@ def _text(
         least=f"2/{2 ** int(_seeds(evidence).split()[0])}",
         verdicts=found,
         outcomes=outcomes,
-        summary=_summary(outcomes),
+        summary=_summary(outcomes, _shorter(evidence)),
         pairs=PAIRS,
         rows=_table_rows(evidence, table),
         counts=_counts(table),
@@ -242,11 +242,12 @@ def _relative(difference: float, to: float, metric: str) -> str:
     return f"{100 * size:+.2f} {unit}".replace("-0.00", "±0.00").replace("+0.00", "±0.00")
 
 
-def _summary(outcomes: list[dict[str, Any]]) -> str:
+def _summary(outcomes: list[dict[str, Any]], shorter: list[dict[str, Any]]) -> str:
     """How WADA stands to the best baseline of each panel, in plain words."""
     kinds = {kind: [row for row in outcomes if row["shown"] == kind] for kind in ("ours", "baseline", "")}
     small = [_called(row) for row in kinds[""] if row["p"] < ALPHA]
     weak = [_called(row) for row in outcomes if row["shown"] and not row["stands"]]
+    early = [title_of(each["experiment"]) for each in shorter]
     of = "all" if len(outcomes) == len(PANELS) else f"the {len(outcomes)} that were run"
     sized = {kind: [f"{_called(row)} ({row['difference']})" for row in kinds[kind]] for kind in kinds}
     lines = [
@@ -259,7 +260,8 @@ def _summary(outcomes: list[dict[str, Any]]) -> str:
         + ".",
         "",
         f"Less than {100 * LOSS_MARGIN:g} % or {100 * ACCURACY_MARGIN:g} pp hardly matters."
-        + (f" Not shown by those seeds alone that had no part in choosing step sizes{_listed(weak)}." if weak else ""),
+        + (f" Not shown by those seeds alone that had no part in choosing step sizes{_listed(weak)}." if weak else "")
+        + (f" Step sizes chosen by shorter runs, and not shown to be the best{_listed(early)}." if early else ""),
     ]
     return "\n".join(lines)
 
