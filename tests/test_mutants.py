@@ -382,6 +382,10 @@ MUTANTS = {
         "test_tuning.py -k different_length"),
     "tuning: below is not heard": ("lab/tuning.py", "range(-tuning.below,", "range(-2,",
         "test_tuning.py -k as_far_below"),
+    "reproduction: of an earlier search the worst is told": (
+        "lab/reproduction.py", "tried.sort(key=_end, reverse=True)", "tried.sort(key=_end)",
+        "test_reproduction.py -k replaced"),
+    "tuning: above is not heard": ("lab/tuning.py", "tuning.above + 1", "2 + 1", "test_tuning.py -k as_far_above"),
     "tuning: a diverged run is the best": ("lab/tuning.py", "math.inf if run.diverged else", "0.0 if run.diverged else",
         "test_tuning.py -k infinitely_bad"),
     "claims: every advantage matters": ("lab/claims.py", "excluded = most < margin", "excluded = most < 0",

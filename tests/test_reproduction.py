@@ -22,7 +22,7 @@ from wagmf.arguments import Refused
 from wagmf.cli import app
 from wagmf.lab import costs, engine, paper_runs, reproduction
 from wagmf.lab.claims import verdicts
-from wagmf.lab.evidence import gather, minutes, significance_table
+from wagmf.lab.evidence import experiment_of, gather, minutes, significance_table
 from wagmf.lab.looks import label, title_of
 from wagmf.lab.paper import BASELINES, OURS, PAIRS, PANELS
 from wagmf.lab.paper_runs import archive_of, paper_experiments, quickly, train
@@ -194,6 +194,7 @@ def test_nothing_to_write_is_said(tmp_path):
 @pytest.mark.parametrize("path", ARCHIVES, ids=lambda path: path.name)
 def test_records_say_what_made_them(path):
     runs, names = restore(path)
+    text = (FOLDER / "README.md").read_text()
     for run in runs:
         commit = run.environment["commit"]
         assert len(commit) == 40, "a commit, and nothing changed since"
@@ -203,7 +204,8 @@ def test_records_say_what_made_them(path):
         assert run.seconds > 0
         assert run.ended
         assert run.config["dataset"] in ("mnist", "cifar10", "cifar100")
-        assert names[run.key]
+        # A run without a name is of a search that another, of longer runs, has replaced: the page tells of both.
+        assert names[run.key] or f"**{title_of(experiment_of(run.experiment))} was searched twice" in text
 
 
 @pytest.mark.parametrize("path", ARCHIVES, ids=lambda path: path.name)
@@ -235,6 +237,25 @@ def test_experiments_are_whole_and_their_step_sizes_inside_the_grid(path):
         assert chosen.size == 1, method
         assert rows["lr"].min() < chosen[0] < rows["lr"].max(), method
         assert chosen[0] == rows.loc[rows["train_loss"].idxmin(), "lr"], method
+
+
+def test_a_search_that_was_replaced_is_told_of(tmp_path):
+    """Runs of an earlier second stage are kept without a name: what it had chosen, and what that came to, is said."""
+    (tmp_path / "records").mkdir()
+    path = Path(shutil.copy(FOLDER / "records" / "mlp-on-cifar10.jsonl.gz", tmp_path / "records"))
+    runs, names = restore(path)
+    fine = [run for run in runs if names[run.key] == ["mlp on cifar10, fine"] and run.config["method"] == "wada"]
+    last = max(fine, key=lambda run: run.config["lr"])  # no run of 200 epochs is as good as this one of 50
+    before = [replace(run, key=f"x{run.key[1:]}", config=run.config | {"epochs": 50}) for run in fine]
+    least = {metric: [0.5] for metric in METRICS}
+    before = [replace(run, curves=least) if run.config["lr"] == last.config["lr"] else run for run in before]
+    archive([*runs, *before], names | {run.key: [] for run in before}, path)
+    text = rebuild(tmp_path)[0].read_text()
+    assert "**MLP on CIFAR-10 was searched twice.**" in text
+    (told,) = [line for line in text.splitlines() if line.startswith("WADA ") and "→" in line]
+    assert told.startswith(f"WADA {last.config['lr']:g} ({last.curves['train_loss'][-1]:.4f}) → ")
+    assert f"Its {len(before)} runs, " in text
+    assert "**MLP on CIFAR-10 was searched twice.**" not in (FOLDER / "README.md").read_text()
 
 
 def test_the_page_says_where_another_step_size_tests_better():

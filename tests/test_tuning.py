@@ -84,6 +84,11 @@ def test_the_second_stage_begins_as_far_below_as_is_asked():
     assert sorted(search(one, loss).fine["adam"]) == [0.0198, 0.0296, 0.0444, 0.0667, 0.1, 0.15, 0.225]
 
 
+def test_the_second_stage_begins_as_far_above_as_is_asked():
+    one, loss = prepared_for({"adam": 0.1, "wada": 0.1}, epochs=50, fine_epochs=200, above=3)
+    assert sorted(search(one, loss).fine["adam"]) == [0.0444, 0.0667, 0.1, 0.15, 0.225, 0.338]
+
+
 def test_stages_of_different_length_do_not_share_losses():
     one, loss = prepared_for({"adam": 0.1, "wada": 0.1}, epochs=50, fine_epochs=200, seeds=2)
     asked = []
@@ -181,6 +186,7 @@ def test_a_seed_that_diverged_counts_as_infinitely_bad(tmp_path):
         ({"fine_epochs": "x"}, "Invalid fine_epochs of tuning: 'x'"),
         ({"seeds": -1}, "Invalid seeds: -1"),
         ({"below": 0}, "Invalid below of tuning: 0"),
+        ({"above": 11}, "Invalid above of tuning: 11"),
     ],
 )
 def test_bad_tuning_is_refused(table, message):

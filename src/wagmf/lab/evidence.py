@@ -82,6 +82,10 @@ class Evidence:
         curves: Any = self.all.curves
         return curves[curves["experiment"] == experiment].reset_index(drop=True)
 
+    def unnamed(self, experiment: str) -> list[Run]:
+        """Runs that are kept of a search of the experiment which another has replaced, and of what it had chosen."""
+        return [run for run in self.runs if not self.names.get(run.key) and experiment_of(run.experiment) == experiment]
+
     @cached_property
     def chosen(self) -> dict[str, dict[str, float]]:
         """The step sizes that the experiments were run with, by experiment and method."""

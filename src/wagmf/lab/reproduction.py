@@ -24,7 +24,7 @@ from wagmf.lab.files import write_whole
 from wagmf.lab.grids import Row, beyond_the_grid
 from wagmf.lab.looks import MODEL_TITLES, Leads, Panel, label, styles, title_of
 from wagmf.lab.paper import BASELINES, OURS, PAIRS, PANELS, Printed
-from wagmf.lab.records import Tables, write_csv
+from wagmf.lab.records import Run, Tables, write_csv
 from wagmf.lab.report import report
 
 __all__ = ["rebuild"]
@@ -180,6 +180,7 @@ def _text(
         plain=_without_the_grid(evidence, found) if evidence.slacks else [],
         moved=_moved(evidence),
         shorter=_shorter(evidence),
+        twice=_twice(evidence),
         penalties=_penalties(evidence),
         walks_commits=evidence.walks_commits,
         costs=_costs(evidence.costs),
@@ -407,6 +408,43 @@ def _shorter(evidence: Evidence) -> list[dict[str, Any]]:
         for name, (fine, own) in lengths.items()
         if fine < own
     ]
+
+
+def _twice(evidence: Evidence) -> list[dict[str, Any]]:
+    """The experiments that were searched twice: how long runs of the earlier second stage were, what it had chosen."""
+    found = []
+    for name, rates in evidence.chosen.items():
+        unnamed = evidence.unnamed(name)
+        tried = [run for run in unnamed if run.experiment == f"{name}, fine" and not run.diverged]
+        tried.sort(key=_end, reverse=True)
+        before = {run.config["method"]: run.config["lr"] for run in tried}  # of each method the last, which is the best
+        moved = [
+            f"{label(method)} {_at(evidence, name, method, before[method])} → {_at(evidence, name, method, lr)}"
+            for method, lr in rates.items()
+            if method in before and not 0.98 < lr / before[method] < 1.02
+        ]
+        if before:
+            epochs = max(run.config["epochs"] for run in tried)
+            found.append({"experiment": name, "epochs": epochs, "moved": moved, "runs": len(unnamed)})
+    return found
+
+
+def _at(evidence: Evidence, name: str, method: str, lr: float) -> str:
+    """A step size, and in brackets the training loss that runs of full length came to at it, where there are any."""
+    epochs = evidence.of(name)["epoch"].max()
+    ends = [
+        _end(run)
+        for run in evidence.runs
+        if experiment_of(run.experiment) == name
+        and (run.config["method"], run.config["lr"], run.config["epochs"]) == (method, lr, epochs)
+        and not run.diverged
+    ]
+    return f"{lr:g} ({np.mean(ends):.4f})" if ends else f"{lr:g}"
+
+
+def _end(run: Run) -> float:
+    end = run.curves["train_loss"][-1]
+    return np.nan if end is None else end
 
 
 def _penalties(evidence: Evidence) -> dict[str, float]:

@@ -27,6 +27,7 @@ these step sizes (see tuning.py), and the experiment itself is run at those that
     fine_epochs = 200           # … but not those of its second stage
     seeds = 1
     below = 4                   # steps of the second stage below the first one's best; 2 if nothing is said
+    above = 3                   # … and above it, likewise
 """
 
 import hashlib
@@ -35,7 +36,7 @@ import inspect
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -188,8 +189,8 @@ class Problem:
 class Tuning:
     """How step sizes are searched for: how long the runs of its two stages are, and from which seeds.
 
-    The second stage begins with so many steps ``below`` the best of the first: longer runs may want smaller step sizes,
-    and to go on beyond an edge takes a round of its own each time.
+    The second stage begins with so many steps ``below`` and ``above`` the best of the first: longer runs may want
+    smaller step sizes, or larger ones, and to go on beyond an edge takes a round of its own each time.
 
     >>> Tuning(epochs=50, fine_epochs=200).seeds
     (0,)
@@ -199,6 +200,7 @@ class Tuning:
     fine_epochs: int
     seeds: tuple[int, ...] = (0,)
     below: int = 2
+    above: int = 2
 
 
 @dataclass(frozen=True)
@@ -339,17 +341,20 @@ def _variants(own: Any) -> list[Any]:
     return list(own) if several else [own]
 
 
+_TUNING = tuple(each.name for each in fields(Tuning))
+
+
 def _tuning(table: Any, problem: Problem) -> Tuning | None:
     if table is None:
         return None
     if not isinstance(table, Mapping):
-        refuse("tuning", table, "tuning must be a table with epochs, fine_epochs, seeds and below, or some of them")
+        refuse("tuning", table, f"tuning must be a table with {', '.join(_TUNING)}, or some of them")
     for name in table:
-        one_of("key of tuning", name, ("epochs", "fine_epochs", "seeds", "below"))
+        one_of("key of tuning", name, _TUNING)
     epochs = integer("epochs of tuning", table.get("epochs", problem.epochs), least=1, most=10**6)
     fine = integer("fine_epochs of tuning", table.get("fine_epochs", epochs), least=1, most=10**6)
-    below = integer("below of tuning", table.get("below", 2), least=1, most=10)
-    return Tuning(epochs, fine, _seeds(table.get("seeds", 1)), below)
+    below, above = (integer(f"{name} of tuning", table.get(name, 2), least=1, most=10) for name in ("below", "above"))
+    return Tuning(epochs, fine, _seeds(table.get("seeds", 1)), below, above)
 
 
 def _seeds(seeds: Any) -> tuple[int, ...]:

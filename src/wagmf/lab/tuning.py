@@ -23,7 +23,6 @@ COARSE: float = math.sqrt(10)
 FINE: float = 1.5
 """The factor between neighbours of the second stage."""
 
-_ABOVE = 2  # steps of the second stage above the coarse grid's best, whose own neighbour lies just beyond
 _MOST = 5  # times that a stage goes on beyond each of its edges
 
 
@@ -102,7 +101,7 @@ def search(prepared: Prepared, loss: Loss) -> Searched:
     coarse, missing = _stage(stages[0], of.arms, grids, {}, COARSE, loss)
     if missing:
         return Searched(stages, coarse, {}, missing)
-    steps = range(-tuning.below, _ABOVE + 1)
+    steps = range(-tuning.below, tuning.above + 1)
     around = {label: [_rounded(_best(tried) * FINE**k) for k in steps] for label, tried in coarse.items()}
     # Where both stages are of one length, what the first has tried counts in the second.
     known = coarse if tuning.fine_epochs == tuning.epochs else {}
