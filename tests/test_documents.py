@@ -13,7 +13,6 @@ import typer
 from typer.testing import CliRunner
 
 from wagmf.cli import app
-from wagmf.lab.spec import read
 from wagmf.methods import PAPER_METHODS, markdown_table
 
 ROOT = Path(__file__).parent.parent
@@ -202,7 +201,7 @@ def test_a_python_block_that_fails_would_be_seen():
 
 
 def test_every_block_is_of_a_kind_that_is_tried():
-    """Python and diff are run, toml is read, and so are the commands of sh: all but the short ones take minutes."""
+    """Python and diff are run here, the commands of sh and the experiments of toml in test_page_commands.py."""
     found = {language for path in PAGES for language in re.findall(r"^```(\w+)", path.read_text(), flags=re.M)}
     assert found == {"python", "diff", "toml", "sh"}
     assert not [path for path in PAGES if re.search(r"^(```$\n.*?^```$|~~~|[ ]+```)", blanked(path), flags=re.M | re.S)]
@@ -231,15 +230,6 @@ def test_both_sides_of_a_difference_run():
     )
     assert result.code == 0, result.said[-4000:]
     assert all(program in result.said for program in programs)
-
-
-def test_experiments_in_pages_can_be_read(tmp_path):
-    found = [block for path in PAGES for block in blocks(path.read_text(), "toml")]
-    assert len(found) >= 2
-    rest = 'dataset = "digits"\nmodel = "softmax"\nmethods = ["adam"]\nlrs = [0.1]\nepochs = 200\n'  # of a table alone
-    for block in found:
-        (tmp_path / "mine.toml").write_text(block if "dataset" in block else rest + block)
-        assert read(tmp_path / "mine.toml")
 
 
 def test_make_knows_what_pages_tell_it_to_make():
