@@ -122,6 +122,21 @@ def test_two_sweeps_at_once_have_a_cluster_each(tmp_path):
         assert len(outcome(tmp_path / f"{name}.db")) == 2
 
 
+def test_who_is_asked_to_end_ends_as_by_ctrl_c(tmp_path):
+    """As batch systems ask; a sweep on this machine goes on from where it was."""
+    (tmp_path / "few.toml").write_text(textwrap.dedent(SPEC).replace("epochs = 2", "epochs = 20000"))
+    command = [sys.executable, "-m", "wagmf", "sweep", "few.toml", "--engine", "ray", "--every", "1"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    while not list(tmp_path.glob("runs.db.stacks/*.pt")):
+        assert process.poll() is None
+        time.sleep(0.2)
+    process.terminate()
+    said = " ".join(process.communicate(timeout=100)[1].decode().split())
+    assert process.returncode == 130, said
+    assert "Stopped: 0 of 2 runs are recorded; the same command continues." in said
+    assert list(tmp_path.glob("runs.db.stacks/*.pt"))
+
+
 HEADLESS = """
 import os, signal, sys
 from pathlib import Path

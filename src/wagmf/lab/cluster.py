@@ -8,9 +8,11 @@ import importlib
 import importlib.util
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -109,7 +111,7 @@ class Cluster(Engine):
 
     def train(self, works: list[Work], desk: Desk) -> None:
         """Train all stacks to their ends, and record each as it finishes."""
-        with _told_if_lost(self._ray.exceptions.RayError), ExitStack() as held:
+        with _ended_in_order(), _told_if_lost(self._ray.exceptions.RayError), ExitStack() as held:
             _Sweep(self, desk, held).carry_out(works)
 
     def submit(self, work: Work, desk: Desk, mailbox: Any) -> Any:
@@ -371,6 +373,19 @@ def _told_if_lost(kind: type[Exception]) -> Iterator[None]:
         yield
     except kind as error:
         raise _lost(error) from error
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Who asks this process to end, as batch systems do, stops it as Ctrl-C does; Ray would leave in the middle."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 class _Sweep:
