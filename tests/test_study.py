@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from wagmf.arguments import Refused
 from wagmf.cli import app
 from wagmf.lab import study
+from wagmf.lab.evidence import experiment_of, gather, minutes
 from wagmf.lab.paper_runs import archive_of, fewer, paper_experiments, quickly
 from wagmf.lab.planning import Prepared, Work
 from wagmf.lab.questions import ANSWERS, Beside, Question, answer_of, read_study, standing
@@ -63,6 +64,24 @@ def test_the_methods_are_polynomial_weights_with_the_root_that_belongs_to_them(e
             assert getattr(arm.rule, name) == getattr(wanted, name), name
         for t in (1, 2, 7, 1000):
             assert arm.rule.weights.window(t) == pytest.approx(wanted.weights.window(t), rel=1e-12)
+
+
+def test_the_answer_says_of_how_many_tasks_it_is():
+    (scope,) = [question.scope for question in read_study(BEYOND).questions if question.name == "growth"]
+    words = {7: "seven", 8: "eight", 9: "nine", 10: "ten"}
+    assert scope == f"{words[len(GROWTH)]} of the paper's {words[len(paper_experiments(PAPER))]} tasks"
+    assert (BEYOND / "README.md").read_text().count(scope) == 2
+
+
+def test_minutes_are_shared_with_what_else_kept_the_device_busy():
+    """One of the growth study waited for a network of the reproduction, for most of its time."""
+    name = "growth, cnn on cifar10"
+    own = [run for run in gather(BEYOND).runs if experiment_of(run.experiment) == name]
+    known = [run for path in read_study(BEYOND).archives for run in restore(path)[0]]
+    row = re.search(rf"^\| {name} \|.*$", (BEYOND / "README.md").read_text(), flags=re.M)[0]
+    told = float(row.split(" | ")[3])
+    assert told == pytest.approx(minutes([*own, *known])[name], abs=0.3)
+    assert told < 0.5 * minutes(own)[name]
 
 
 @pytest.mark.parametrize("one", GROWTH, ids=lambda one: one.name)

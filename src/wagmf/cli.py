@@ -404,10 +404,9 @@ def _study(
     _check_training(train, every, only, device)
     study = read_study(experiments)
     folder = _folder(out or (Path(f"{experiments.resolve().name}-quick") if quick else experiments))
-    known = [path for each in study.known for path in sorted(each.glob("*.jsonl.gz")) if path.name != "walks.jsonl.gz"]
 
     def trained() -> None:
-        _train_some(_prepared(experiments, only or [], quick, device), folder, every, known)
+        _train_some(_prepared(experiments, only or [], quick, device), folder, every, study.archives)
 
     _train_and_write(folder, trained if train else None, partial(rebuild_study, experiments, folder))
 

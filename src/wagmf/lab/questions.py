@@ -10,6 +10,7 @@ A study is a folder of experiments with a file ``study.toml``:
     asks = "Is linear the right growth?"
     metrics = ["train_loss", "test_accuracy"]
     reference = "wada"                      # the method in question
+    scope = "seven of the paper's ten tasks"    # said beside the answer
     [question.methods]                      # what methods are called, where it is not their name
     "nosadam(eta=2, p2=6)" = "η = 2"
 
@@ -51,7 +52,7 @@ ANSWERS: tuple[str, ...] = ("no", "yes", "it depends", "open", "not run")
 class Question:
     """Is ``reference`` the right one of the methods, by these metrics, in the experiments whose names begin so?
 
-    ``methods`` says what methods are called where that is not their name.
+    ``methods`` says what methods are called where that is not their name, ``scope`` what the answer is about.
 
     >>> Question("growth", "Is linear right?", ("train_loss",), "wada", {"wada": "linear"}).called("wada")
     'linear'
@@ -63,6 +64,7 @@ class Question:
     reference: str
     methods: Mapping[str, str] = field(default_factory=dict)
     text: str = ""
+    scope: str = ""
 
     def called(self, method: str) -> str:
         """What a method is called here."""
@@ -85,6 +87,13 @@ class Study:
     text: str
     known: tuple[Path, ...]
     questions: tuple[Question, ...]
+
+    @property
+    def archives(self) -> list[Path]:
+        """Those of runs in the known folders."""
+        return [
+            path for each in self.known for path in sorted(each.glob("*.jsonl.gz")) if path.name != "walks.jsonl.gz"
+        ]
 
 
 def read_study(folder: Path) -> Study:
@@ -138,7 +147,7 @@ def _question(table: Mapping[str, Any]) -> Question:
     methods = table.get("methods", {})
     if not isinstance(methods, Mapping) or not all(isinstance(each, str) and each for each in methods.values()):
         refuse("methods", methods, "methods must be a table with what each is called")
-    words = {name: _word(name, table.get(name, "")) for name in ("name", "asks", "reference", "text")}
+    words = {name: _word(name, table.get(name, "")) for name in ("name", "asks", "reference", "text", "scope")}
     for name, told in (*(("method", called) for called in methods.values()), ("asks", words["asks"])):
         if "|" in told or "\n" in told:
             refuse(name, told, "it stands in tables, whose cells hold neither | nor the end of a line")

@@ -4,7 +4,7 @@ A folder has ``records/`` (archives of runs, one for each experiment); :func:`re
 Nothing is trained here, and the same records give the same files. What was not run is named.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from wagmf.lab.grids import TUNED, grid_slacks
 from wagmf.lab.looks import label, styles, title_of
 from wagmf.lab.paper_runs import STUDY, paper_experiments
 from wagmf.lab.questions import Beside, Question, answer_of, besides, read_study, standing
-from wagmf.lab.records import tables, write_csv
+from wagmf.lab.records import restore, tables, write_csv
 from wagmf.lab.spec import Experiment
 
 __all__ = ["rebuild_study"]
@@ -107,13 +107,15 @@ def rebuild_study(experiments: Path, folder: Path) -> list[Path]:
         write_csv(pd.DataFrame(every, columns=[*Beside.__dataclass_fields__]), folder / "comparisons.csv"),
         write_csv(pd.DataFrame(_rates(asked), columns=_RATES), folder / "step-sizes.csv"),
     ]
+    beside = {run.key: run for path in study.archives for run in restore(path)[0]}  # what kept the device busy, too
+    took = minutes((beside | {run.key: run for run in evidence.runs}).values())
     world = _world()
     text = world.get_template("study.md.jinja").render(
         study=study,
         questions=[_told(each, cells[each.question.name]) for each in asked],
         missing=[_lacking(each, one, evidence) for each in asked for one in each.missing],
         total=len(found),
-        spent=[row for each in asked for row in _spent(each, evidence)],
+        spent=[row for each in asked for row in _spent(each, evidence, took)],
         short=_short(asked),
         margins=(LOSS_MARGIN, ACCURACY_MARGIN),
         command=f"wagmf study {_from_here(experiments)}",
@@ -322,7 +324,7 @@ def _lacking(asked: _Asked, one: Experiment, evidence: Evidence) -> dict[str, st
     return {"name": one.name, "words": words}
 
 
-def _spent(asked: _Asked, evidence: Evidence) -> list[dict[str, Any]]:
+def _spent(asked: _Asked, evidence: Evidence, took: Mapping[str, float]) -> list[dict[str, Any]]:
     """What each experiment consists of: runs of its own, and runs that others had trained."""
     rows = []
     for one in asked.whole:
@@ -335,7 +337,7 @@ def _spent(asked: _Asked, evidence: Evidence) -> list[dict[str, Any]]:
                 "name": one.name,
                 "runs": len(runs),
                 "again": len(runs) - len(own),
-                "minutes": minutes(own).get(one.name, 0.0),
+                "minutes": took.get(one.name, 0.0),
                 "data": ", ".join(data),
             }
         )
