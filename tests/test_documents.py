@@ -103,10 +103,14 @@ def verdict_table() -> str:
     rows = [line.split(" | ") for line in lines if re.match(r"\| (\||---\|---\|---|C\d)", line)][:15]
     table = ["| | claim of the paper | verdict |", "|---|---|---|"]
     for row in rows:
-        counted = re.match(r"\d+ of \d+", row[3]) if row[0].startswith("| C") else None
-        parts = f" ({counted[0]})" if counted else ""
+        counted = re.match(r"\d+ of \d+ as claimed, \d+ not|Student's p < 0.05 in \d+ of \d+|", row[3])[0]
+        aside = re.search(r"\d+ open|ours ahead in \d+ of these", row[3])
+        parts = f" ({counted}, {aside[0]})" if counted and aside else ""
         table += [f"{row[0]} | {row[1]} | {row[2]}{parts} |"] if row[0].startswith("| C") else []
-    words = "In brackets: how many of the comparisons that a claim consists of came out as claimed."
+    words = (
+        "In brackets: how many of the comparisons that a claim consists of came out as claimed, how many did not, and "
+        "of how many too little is known. *Partly*: at least one did."
+    )
     drawn = "![WADA and the best baseline of each panel](reproduction/figures/standing.png)"
     return summary() + "\n".join(["", drawn, "", words, "", *table]) + "\n"
 

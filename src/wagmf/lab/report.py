@@ -215,6 +215,7 @@ def _contents(
             if part.name in records.experiments
         },
         "rerun": rerun,
+        "searched": searched,
         "slack": any(slacks.values()),
         "more": [_more(f"m{k}", each, list(looks)) for k, each in enumerate(more, start=1)],
     }

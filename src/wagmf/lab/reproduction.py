@@ -18,7 +18,7 @@ from wagmf.arguments import Refused
 from wagmf.lab import plots, stats
 from wagmf.lab.answers import ALPHA
 from wagmf.lab.claims import ACCURACY_MARGIN, LOSS_MARGIN, Verdict, verdicts
-from wagmf.lab.evidence import Evidence, experiment_of, gather, minutes, significance_table, without_seeds
+from wagmf.lab.evidence import Evidence, experiment_of, gather, minutes, shares, significance_table, without_seeds
 from wagmf.lab.figures import QUANTITIES, best, sensitivity, training
 from wagmf.lab.files import write_whole
 from wagmf.lab.grids import Row, beyond_the_grid
@@ -129,17 +129,30 @@ def rebuild(folder: Path) -> list[Path]:
     if len(evidence.finals):
         words = {"title": "Adam revisited, reproduced", "searched": True}
         more = [plots.figure1_shown(evidence.walks)] if evidence.walks else []
-        page = [report(_only_finals(evidence), folder / "report.html", slacks=evidence.slacks, more=more, **words)]
+        names = _with_panels(evidence)
+        slacks = {(names[name], method): slack for (name, method), slack in evidence.slacks.items()}
+        page = [report(_only_finals(evidence, names), folder / "report.html", slacks=slacks, more=more, **words)]
     return [readme, *written, *drawn, *page]
 
 
-def _only_finals(evidence: Evidence) -> Tables:
-    names = set(evidence.finals["experiment"])
+def _only_finals(evidence: Evidence, names: Mapping[str, str]) -> Tables:
+    """The experiments themselves, as the paper has them in order, under these names."""
+    order = {name: place for place, name in enumerate(names)}
+    curves = evidence.finals.sort_values("experiment", key=lambda column: column.map(order), kind="stable")
     runs: Any = evidence.all.runs
-    problems = {name: told for name, told in evidence.all.experiments.items() if name in names}
+    runs = runs[runs["experiment"].isin(names)]
     return replace(
-        evidence.all, curves=evidence.finals, runs=runs[runs["experiment"].isin(names)], experiments=problems
+        evidence.all,
+        curves=curves.assign(experiment=curves["experiment"].map(names)).reset_index(drop=True),
+        runs=runs.assign(experiment=runs["experiment"].map(names)).reset_index(drop=True),
+        experiments={names[name]: told for name, told in evidence.all.experiments.items() if name in names},
     )
+
+
+def _with_panels(evidence: Evidence) -> dict[str, str]:
+    """What the experiments are called, with the panels of the paper that they are shown in."""
+    own = {name: [panel.name for panel in PANELS if panel.experiment == name] for name in evidence.chosen}
+    return {name: f"{title_of(name)} ({', '.join(panels)})" for name, panels in own.items()}
 
 
 def _claims_table(found: list[Verdict]) -> pd.DataFrame:
@@ -166,7 +179,7 @@ def _text(
         least=f"2/{2 ** int(_seeds(evidence).split()[0])}",
         verdicts=found,
         outcomes=outcomes,
-        summary=_summary(outcomes, _shorter(evidence)),
+        summary=_summary(outcomes, _shorter(evidence), _at_other_rates(evidence, outcomes)),
         pairs=PAIRS,
         rows=_table_rows(evidence, table),
         counts=_counts(table),
@@ -186,6 +199,7 @@ def _text(
         costs=_costs(evidence.costs),
         spent=spent,
         whole=sum(row["minutes"] for row in spent),
+        apart=sum(seconds for _, _, seconds, _ in shares(evidence.runs)) / 60,
         runs=len(evidence.runs),
         quick={run.config.get("dataset") for run in evidence.runs} == {"digits"},
         environment={name: value for name, value in evidence.all.environment.items() if value},
@@ -243,7 +257,7 @@ def _relative(difference: float, to: float, metric: str) -> str:
     return f"{100 * size:+.2f} {unit}".replace("-0.00", "±0.00").replace("+0.00", "±0.00")
 
 
-def _summary(outcomes: list[dict[str, Any]], shorter: list[dict[str, Any]]) -> str:
+def _summary(outcomes: list[dict[str, Any]], shorter: list[dict[str, Any]], others: list[str]) -> str:
     """How WADA stands to the best baseline of each panel, in plain words."""
     kinds = {kind: [row for row in outcomes if row["shown"] == kind] for kind in ("ours", "baseline", "")}
     small = [_called(row) for row in kinds[""] if row["p"] < ALPHA]
@@ -261,10 +275,36 @@ def _summary(outcomes: list[dict[str, Any]], shorter: list[dict[str, Any]]) -> s
         + ".",
         "",
         f"Less than {100 * LOSS_MARGIN:g} % or {100 * ACCURACY_MARGIN:g} pp hardly matters."
-        + (f" Not shown by those seeds alone that had no part in choosing step sizes{_listed(weak)}." if weak else "")
-        + (f" Step sizes chosen by shorter runs, and not shown to be the best{_listed(early)}." if early else ""),
+        + (" To be read with care:" if weak or others or early else ""),
     ]
+    cares = {
+        "not shown by those seeds alone that had no part in choosing step sizes": weak,
+        "accuracies are those of step sizes chosen by training loss; at others that were tried": others,
+        "step sizes were chosen by shorter runs, and are not shown to be the best": early,
+    }
+    told = [f"- {words}{_listed(names)}." for words, names in cares.items() if names]
+    lines += ["", *told] if told else []
     return "\n".join(lines)
+
+
+def _at_other_rates(evidence: Evidence, outcomes: list[dict[str, Any]]) -> list[str]:
+    """Where a difference in accuracy is shown: how near the method behind came at another step size of the search."""
+    found = []
+    for row in outcomes:
+        if row["panel"].metric != "test_accuracy" or not row["shown"]:
+            continue
+        own = evidence.tried["experiment"] == row["panel"].experiment
+        fine: Any = evidence.tried[own & (evidence.tried["stage"] == "fine")].dropna(subset="test_accuracy")
+        ahead, behind = ("wada", BASELINES) if row["shown"] == "ours" else (row["best"], ("wada",))
+        there = fine[fine["method"].isin(behind) & ~fine["chosen"]].sort_values("test_accuracy")
+        taken = fine[(fine["method"] == ahead) & fine["chosen"]]
+        if len(there) and len(taken):
+            near, task = there.iloc[-1], title_of(row["panel"].experiment)
+            found.append(
+                f"{label(near['method'])} came to {100 * near['test_accuracy']:.2f} % in {task}, "
+                f"beside {label(ahead)}'s {100 * taken['test_accuracy'].item():.2f} % (one seed)"
+            )
+    return found
 
 
 def _called(row: dict[str, Any]) -> str:
