@@ -385,6 +385,11 @@ MUTANTS = {
     "reproduction: of an earlier search the worst is told": (
         "lab/reproduction.py", "tried.sort(key=_end, reverse=True)", "tried.sort(key=_end)",
         "test_reproduction.py -k replaced"),
+    "claims: what is not in the table has a family of its own": (
+        "lab/claims.py", "_with_the_table(beside, table)\n", "beside\n", "test_claims.py -k adjusted_for"),
+    "reproduction: the nearest is that of the one ahead": (
+        "lab/reproduction.py", 'ahead, behind = ("wada", BASELINES)', 'ahead, behind = ("wada", ("wada",))',
+        "test_reproduction.py -k how_near"),
     "tuning: above is not heard": ("lab/tuning.py", "tuning.above + 1", "2 + 1", "test_tuning.py -k as_far_above"),
     "tuning: a diverged run is the best": ("lab/tuning.py", "math.inf if run.diverged else", "0.0 if run.diverged else",
         "test_tuning.py -k infinitely_bad"),

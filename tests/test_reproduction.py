@@ -258,6 +258,38 @@ def test_a_search_that_was_replaced_is_told_of(tmp_path):
     assert "**MLP on CIFAR-10 was searched twice.**" not in (FOLDER / "README.md").read_text()
 
 
+def test_the_interactive_report_follows_the_paper_and_says_who_chose(tmp_path):
+    shutil.copytree(FOLDER / "records", tmp_path / "records")
+    page = rebuild(tmp_path)[-1].read_text()
+    headings = re.findall(r'<h2 id="e\d+-name">(.*?)</h2>', page)
+    experiments = list(dict.fromkeys(panel.experiment for panel in PANELS if panel.experiment in recorded().chosen))
+    named = [[panel.name for panel in PANELS if panel.experiment == name] for name in experiments]
+    own = zip(experiments, named, strict=True)
+    assert headings == [f"{title_of(name)} ({', '.join(panels)})" for name, panels in own]
+    assert "by a search that came before these runs" in page
+    assert "each method at its own step size, which a search has chosen." in page
+    assert "mean over seeds. A step size at which" not in page
+    assert "place in the grid" not in page
+
+
+def test_the_summary_says_how_near_others_came_at_other_step_sizes():
+    """Where a difference in accuracy is shown; by the second stage, at any step size but the one that was chosen."""
+    evidence = recorded()
+    outcomes = reproduction._outcomes(evidence, significance_table(evidence), {})
+    told = "\n".join(reproduction._at_other_rates(evidence, outcomes))
+    text = (FOLDER / "README.md").read_text()
+    assert told.replace("\n", "; ") in text
+    fine = pd.read_csv(FOLDER / "step-sizes.csv").query("stage == 'fine' and not chosen")
+    rows = re.findall(r"(WADA|Adam|AMSGrad|AdamNC) came to ([\d.]+) % in ([^,]+), beside", told)
+    shown = re.findall(r"^\| \d[a-d] \| (.*), test accuracy \|.* pp to (\w+): (better|worse) ", text, flags=re.M)
+    assert [task for *_, task in rows] == [task for task, *_ in shown]
+    for (name, value, task), (_, _, stands) in zip(rows, shown, strict=True):
+        behind = BASELINES if stands == "better" else ("wada",)
+        tried = fine[(fine["experiment"].map(title_of) == task) & fine["method"].isin(behind)]
+        assert float(value) == pytest.approx(100 * tried["test_accuracy"].max(), abs=0.005)
+        assert name == label(tried.loc[tried["test_accuracy"].idxmax(), "method"])
+
+
 def test_the_page_says_where_another_step_size_tests_better():
     table = pd.read_csv(FOLDER / "step-sizes.csv")
     fine = table[table["stage"] == "fine"]
