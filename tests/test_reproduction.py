@@ -551,6 +551,8 @@ def test_what_cannot_be_done_is_refused(words, message, tmp_path, monkeypatch):
     result = CliRunner().invoke(app, ["reproduce", *words])
     assert result.exit_code != 0
     assert message in str(result.exception)
+    if words[0] in ("--only", "--experiments", "--every"):
+        assert [path.name for path in tmp_path.iterdir()] == ["experiments"], "nothing was made for nothing"
 
 
 def kept_names(out):

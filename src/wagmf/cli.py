@@ -367,7 +367,7 @@ def _reproduce(
     _need_the_lab()
     from wagmf.lab.reproduction import rebuild
 
-    _check_training(train, every, only, device)
+    _check_training(train, every, only, device, experiments)
     folder = _folder(out or Path("reproduction-quick" if quick else "reproduction"))
     _train_and_write(
         folder,
@@ -401,8 +401,8 @@ def _study(
     from wagmf.lab.questions import read_study
     from wagmf.lab.study import rebuild_study
 
-    _check_training(train, every, only, device)
     study = read_study(experiments)
+    _check_training(train, every, only, device, experiments)
     folder = _folder(out or (Path(f"{experiments.resolve().name}-quick") if quick else experiments))
 
     def trained() -> None:
@@ -411,8 +411,13 @@ def _study(
     _train_and_write(folder, trained if train else None, partial(rebuild_study, experiments, folder))
 
 
-def _check_training(train: bool, every: int, only: list[str] | None, device: str | None) -> None:
+def _check_training(train: bool, every: int, only: list[str] | None, device: str | None, experiments: Path) -> None:
+    """Refuse what can be refused before there is a folder for what comes of it."""
+    from wagmf.lab.paper_runs import paper_experiments
+
     integer("every", every, least=1)
+    if train:
+        paper_experiments(experiments, only or [])
     for name, given in (("only", only), ("device", device)):
         if given and not train:
             refuse(name, given, "it is for training, and --no-train trains nothing")
