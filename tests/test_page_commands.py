@@ -69,10 +69,16 @@ def furnish(folder: Path) -> None:
     (folder / "other.toml").write_text(other)
 
 
-def typed(folder: Path, commands: list[tuple[str, int]]) -> None:
-    """For ``forks.run``: give the commands, and see how they exit."""
+def run(folder: Path, commands: list[tuple[str, int]], limit: float = 300) -> forks.Ended:
+    """Give the commands in a process of its own, which finds this file by its name alone."""
+    text = f"from test_page_commands import typed\ntyped({str(folder)!r}, {commands!r})"
+    return forks.run(forks.program, text, limit=limit, PYTHONPATH=str(Path(__file__).parent))
+
+
+def typed(folder: str, commands: list[tuple[str, int]]) -> None:
+    """Give the commands, and see how they exit."""
     os.chdir(folder)
-    sys.path.insert(0, str(folder))
+    sys.path.insert(0, folder)
     from typer.testing import CliRunner
 
     from wagmf.cli import app
@@ -93,14 +99,14 @@ def typed(folder: Path, commands: list[tuple[str, int]]) -> None:
 def test_every_command_of_a_page_is_run(path, tmp_path):
     furnish(tmp_path)
     wanted = [line for line in lines(path) if line not in OTHERS]
-    result = forks.run(typed, tmp_path, [(line, CODES.get(line, 0)) for line in wanted], limit=600)
+    result = run(tmp_path, [(line, CODES.get(line, 0)) for line in wanted], limit=600)
     assert result.code == 0, result.said[-4000:]
     assert [line for line in wanted if f"TYPED {line}\n" not in result.said] == []
 
 
 def test_a_command_that_fails_would_be_seen(tmp_path):
     furnish(tmp_path)
-    result = forks.run(typed, tmp_path, [("methods", 0), ("compare nowhere:Net --data mine.npz", 0)])
+    result = run(tmp_path, [("methods", 0), ("compare nowhere:Net --data mine.npz", 0)])
     assert result.code == 1
     assert "TYPED methods\n" in result.said
     assert "TYPED compare" not in result.said
