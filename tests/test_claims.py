@@ -134,7 +134,7 @@ def hopeless():
 def test_a_difference_that_a_finer_grid_might_change_is_not_shown(who, share, outcome, as_claimed):
     """If it is the one behind that might gain so much; and of accuracies nothing of the kind is known."""
     size = abs(cell_of(as_claimed["C9"], "6a", "wada", "adam").difference)
-    found = judged(of("C9", world()), slacks={("resnet20 on cifar10", who): share * size})["C9"]
+    found = judged(of("C9", world()), slacks={("resnet20 on cifar10", "train_loss", who): share * size})["C9"]
     cell = cell_of(found, "6a", "wada", "adam")
     assert (cell.outcome, cell.shown) == (outcome, outcome == "hit")
     assert cell_of(found, "6b", "wada", "adam").outcome == "hit"
@@ -149,7 +149,8 @@ def test_what_only_a_finer_grid_might_change_does_not_speak_against_it(better, s
     row = {"experiment": "softmax on cifar10", "a": "wada", "b": "adam", "better": better, "mean_b": 1.0, "n": 8,
            "difference": -1e-4, "low": -1.5e-4, "high": -5e-5, "paired_holm": 0.001, "hedges_g": -1.0,
            "diverged_a": 0, "diverged_b": 0}  # fmt: skip
-    cell = claims._comparison("2b", "wada", "adam", "better", row, {("softmax on cifar10", "adam"): slack})
+    slacks = {("softmax on cifar10", "train_loss", "adam"): slack}
+    cell = claims._comparison("2b", "wada", "adam", "better", row, slacks)
     assert cell.outcome == outcome
     assert (cell.slack_ours, cell.slack_baseline) == pytest.approx((0.0, slack))
 

@@ -473,7 +473,8 @@ def test_the_report_shows_no_more_than_the_page(tmp_path):
     assert "WADA is better than every other method" not in page
     assert "might gain at a step size between" in page
     evidence = gather(tmp_path)
-    plain = report(evidence.all, tmp_path / "plain.html", searched=True).read_text()
+    searched = dict.fromkeys(evidence.chosen, "train_loss")
+    plain = report(evidence.all, tmp_path / "plain.html", searched=searched).read_text()
     assert "might gain at a step size between" not in plain
 
 
@@ -553,6 +554,19 @@ def test_what_cannot_be_done_is_refused(words, message, tmp_path, monkeypatch):
     assert message in str(result.exception)
     if words[0] in ("--only", "--experiments", "--every"):
         assert [path.name for path in tmp_path.iterdir()] == ["experiments"], "nothing was made for nothing"
+
+
+def test_step_sizes_of_the_paper_are_chosen_by_the_training_loss(tmp_path, monkeypatch):
+    """Its page says so; a study may choose by what it likes."""
+    folder = tmp_path / "experiments" / "paper"
+    shutil.copytree(EXPERIMENTS, folder)
+    path = folder / "mlp_mnist.toml"
+    path.write_text(path.read_text().replace("[tuning]\n", '[tuning]\nby = "test_accuracy"\n'))
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["reproduce", "--quick"])
+    assert result.exit_code != 0
+    assert "Invalid by of tuning: 'test_accuracy'" in str(result.exception)
+    assert [each.name for each in tmp_path.iterdir()] == ["experiments"]
 
 
 def kept_names(out):

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from twins import one_thread as one_thread
 from typer.testing import CliRunner
@@ -192,11 +193,11 @@ def undrawn(monkeypatch):
     monkeypatch.setattr(study.plots, "panel_picture", lambda panels, path, **_: path)
 
 
-def record(folder, losses, tasks=("softmax", "mlp"), seeds=8, beside=0.008):
+def record(folder, losses, tasks=("softmax", "mlp"), seeds=8, beside=0.008, lost=0.0):
     """Archives in which methods end at these losses, by task and method; seeds shift all alike, and a little apart.
 
-    At the neighbours of its step size each would end higher by ``beside``: a quarter of that might be gained half a
-    step away.
+    At the neighbours of its step size each would end higher by ``beside``, with an accuracy that is ``lost`` lower: a
+    quarter of that might be gained half a step away.
     """
     noise = np.random.default_rng(0)
     for k, task in enumerate(tasks):
@@ -207,7 +208,8 @@ def record(folder, losses, tasks=("softmax", "mlp"), seeds=8, beside=0.008):
                 last = losses[k][j] + shared[seed] + noise.normal(0, 0.001)
                 for lr in (0.1, 0.05, 0.2) if seed == 0 else (0.1,):
                     ends = last + beside * (lr != 0.1)
-                    curves = {metric: [1.0, ends] for metric in METRICS} | {"test_accuracy": [0.1, 0.9]}
+                    curves = {metric: [1.0, ends] for metric in METRICS}
+                    curves["test_accuracy"] = [0.1, 0.9 - lost * (lr != 0.1)]
                     config = {"method": method, "method_options": options, "lr": lr, "seed": seed, "data": "d"}
                     key = f"{task}{method}{seed}at{lr}"
                     runs.append(Run(key, name, config | {"model": task, "epochs": 2}, None, curves, seconds=1.0))
@@ -263,6 +265,71 @@ def test_a_difference_that_a_finer_grid_might_change_is_not_shown(beside, answer
     text = rebuild_study(described, tmp_path)[0].read_text()
     assert answered(text) == f"**{answer}**"
     assert f"| < 0.001 | {beside / 4:#.3g} |" in text
+
+
+def test_step_sizes_that_another_metric_chose_are_told_of(described, tmp_path, undrawn, monkeypatch):
+    """What a finer grid might change is known for the training loss, and for what has chosen."""
+    record(tmp_path, [(0.6, 0.5, 0.6), (0.6, 0.5, 0.6)], beside=0.44, lost=0.004)
+    assert "by training loss, and p knows nothing of that: a difference in training\nloss is" in written(
+        described, tmp_path
+    )
+    by(described, "mlp", "test_accuracy")
+    drawn, draw = [], study.sensitivity
+    monkeypatch.setattr(
+        study, "sensitivity", lambda curves, metric, lrs: drawn.append(metric) or draw(curves, metric, lrs)
+    )
+    text = written(described, tmp_path)
+    assert "by training loss, in *growth, mlp on mnist* by test accuracy, and p knows" in text
+    assert "a difference in training\nloss, or in what has chosen, is shown only" in text
+    assert sorted(drawn) == ["test_accuracy", "train_loss"]
+    rows = [line.split(" | ") for line in text.splitlines() if line.count(" | ") == 9]
+    slacks = {metric: [row[6] for row in rows if row[1] == metric] for metric in ("training loss", "test accuracy")}
+    assert slacks == {"training loss": ["0.110"] * 4, "test accuracy": ["–"] * 2 + ["0.10\N{NO-BREAK SPACE}pp"] * 2}
+    assert {row[9] for row in rows if row[1] == "training loss"} == {"open |"}
+    table = pd.read_csv(tmp_path / "step-sizes.csv")
+    assert dict(zip(table["experiment"], table["by"], strict=True)) == {
+        "growth, softmax on mnist": "train_loss",
+        "growth, mlp on mnist": "test_accuracy",
+    }
+    assert table["test_accuracy"].tolist() == [0.9 if chosen else 0.896 for chosen in table["chosen"]]
+    by(described, "softmax", "test_accuracy")
+    assert "grid, by test accuracy, and p knows" in written(described, tmp_path)
+
+
+def test_step_sizes_that_are_not_the_best_by_what_is_to_choose_them_are_not_taken(described, tmp_path, undrawn):
+    """As after somebody has changed what is to choose, and trained nothing since."""
+    record(tmp_path, [(0.6, 0.5, 0.6), (0.6, 0.5, 0.6)], lost=-0.004)
+    assert "Not run yet" not in written(described, tmp_path)
+    by(described, "mlp", "test_accuracy")
+    text = written(described, tmp_path)
+    assert answered(text) == "**yes** (provisional)"
+    words = "the step size of η = 0, η = 1 and η = 2 is not the best by test accuracy, by which its file has it chosen"
+    assert (
+        f"- growth, mlp on mnist: 30 runs are recorded, those of its search for step sizes included; {words}." in text
+    )
+
+
+def test_a_step_size_at_which_a_seed_diverged_has_no_mean(described, tmp_path, undrawn):
+    record(tmp_path, [(0.6, 0.5, 0.6), (0.6, 0.5, 0.6)])
+    path = archive_of(tmp_path / "records", "growth, mlp on mnist")
+    runs, names = restore(path)
+    lost = [replace(run, curves={metric: [1.0, None] for metric in METRICS}, diverged=2)
+            if run.config["lr"] == 0.2 else run for run in runs]  # fmt: skip
+    archive(lost, names, path)
+    written(described, tmp_path)
+    table = pd.read_csv(tmp_path / "step-sizes.csv").set_index("experiment").loc["growth, mlp on mnist"]
+    assert (
+        table["train_loss"].isna().tolist() == table["test_accuracy"].isna().tolist() == (table["lr"] == 0.2).tolist()
+    )
+
+
+def by(folder, task, metric):
+    path = folder / f"{task}.toml"
+    path.write_text(path.read_text().replace("[tuning]", f'[tuning]\nby = "{metric}"'))
+
+
+def written(folder, out):
+    return rebuild_study(folder, out)[0].read_text()
 
 
 def test_a_best_at_the_edge_of_its_grid_shows_nothing(described, tmp_path, undrawn):

@@ -1,6 +1,7 @@
 """The search for step sizes: which ones are tried, in which order, what is chosen, and that it goes on where it was."""
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -13,8 +14,8 @@ from wagmf.arguments import Refused
 from wagmf.cli import app
 from wagmf.lab.compare import compare
 from wagmf.lab.planning import prepare
-from wagmf.lab.records import Records
-from wagmf.lab.spec import Arm, Tuning, experiment
+from wagmf.lab.records import Records, Run
+from wagmf.lab.spec import METRICS, Arm, Tuning, address, experiment
 from wagmf.lab.tuning import COARSE, next_rates, recorded, search, tune
 
 GRID = (0.01, 0.0316, 0.1, 0.316, 1.0)
@@ -44,6 +45,59 @@ def searched(best, grid=GRID, factor=COARSE, known=()):
 )
 def test_the_grid_is_extended_until_its_best_is_inside(best, beyond):
     assert searched(best) == [*GRID, *beyond]
+
+
+@pytest.mark.parametrize(("first", "second"), [(1.0, 0.001), (0.01, 31.6)])
+def test_a_second_valley_beyond_an_edge_is_found(first, second):
+    """The best of the grid is inside, and losses fall towards an edge: what is beyond may be better still."""
+    tried, grid = {}, (0.00316, *GRID, 3.16, 10.0)
+    while wanted := next_rates(tried, grid, COARSE):
+        tried |= {lr: min(abs(math.log(lr / first)) + 0.5, abs(math.log(lr / second))) for lr in wanted}
+    assert min(grid, key=tried.get) == first
+    assert min(tried, key=tried.get) == second
+
+
+def test_both_edges_are_gone_beyond_at_once():
+    tried = {0.01: 0.1, 0.0316: 0.5, 0.1: 0.6, 0.316: 0.5, 1.0: 0.2}
+    assert next_rates(tried, GRID, COARSE) == (0.00316, 3.16)
+    assert next_rates({0.1: 0.5}, [0.1], COARSE) == (0.0316, 0.316)
+
+
+def test_noise_where_nothing_is_learned_is_not_followed():
+    """At large step sizes losses may stay at that of guessing, a little up or down."""
+    tried = {0.01: 0.5, 0.0316: 0.3, 0.1: 0.6, 0.316: 2.303, 1.0: 2.302}
+    assert next_rates(tried, GRID, COARSE) == ()
+
+
+@pytest.mark.parametrize(
+    ("tried", "best"),
+    [
+        ({0.01: 0.5, 0.0316: 0.4, 0.1: 0.3, 0.316: 0.1, 1.0: 0.1}, 0.316),
+        ({0.01: 0.1, 0.0316: 0.1, 0.1: 0.3, 0.316: 0.4, 1.0: 0.5}, 0.0316),
+    ],
+)
+def test_of_equals_one_inside_is_better_than_one_at_the_edge(tried, best):
+    one, _ = prepared_for({}, epochs=50, fine_epochs=200)
+    found = search(one, lambda prepared, arm: tried.get(arm.lr, 0.6))
+    assert set(found.coarse["adam"]) == set(GRID)
+    assert best in found.fine["adam"]
+    assert next_rates({0.1: 0.2, 1.0: 0.2}, [0.1, 1.0], COARSE) == (0.0316,), "of two, both are at the edge"
+
+
+def test_a_method_that_diverges_everywhere_ends_at_the_smallest_that_was_tried():
+    one, _ = prepared_for({}, epochs=50, fine_epochs=200)
+    found = search(one, lambda prepared, arm: math.inf)
+    assert found.edges == ("adam", "wada")
+    assert found.chosen.experiment.arms[0].lr == min(found.fine["adam"]) < min(found.coarse["adam"])
+
+
+def test_of_equals_the_middle_one_is_the_best():
+    """Accuracies may all be the same: nothing falls towards an edge, and the choice is not at one."""
+    one, _ = prepared_for({})
+    found = search(one, lambda prepared, arm: 0.0)
+    assert set(found.coarse["adam"]) == set(GRID)
+    assert found.chosen.experiment.arms[0].lr == pytest.approx(0.1)
+    assert found.edges == ()
 
 
 def test_where_all_diverges_smaller_ones_are_tried():
@@ -134,6 +188,40 @@ def test_an_experiment_that_is_not_tuned_is_refused():
         search(plain, loss)
 
 
+@pytest.mark.parametrize(
+    ("by", "best"),
+    [("train_loss", 0.1), ("test_accuracy", 1.0), ("test_loss", 0.316), ("train_accuracy", 0.0316)],
+)
+def test_the_metric_that_is_asked_for_chooses(tmp_path, by, best):
+    """Each metric is best somewhere else."""
+    at = {"train_loss": 0.1, "test_accuracy": 1.0, "test_loss": 0.316, "train_accuracy": 0.0316}
+    (one,) = ready({"methods": ["adam"], "lrs": list(GRID), "tuning": {"by": by}})
+
+    def away(metric, lr):
+        return 0.05 * abs(math.log(lr / at[metric]))
+
+    def run(lr):
+        key, config = address(one.experiment.problem, one.data.digest, Arm("adam", lr), 0)
+        curves = {m: [away(m, lr) if m.endswith("loss") else 0.9 - away(m, lr)] for m in METRICS}
+        return Run(key, "made", config, None, curves)
+
+    records = Records(tmp_path / "runs.db")
+    while (found := search(one, recorded(records))).missing:
+        records.add([run(arm.lr) for arm in found.missing.experiment.arms])
+    assert found.chosen.experiment.arms[0].lr == best
+    assert found.fine["adam"][best] == pytest.approx(0.0 if by.endswith("loss") else 0.1)
+
+
+def test_what_rounding_alone_tells_apart_is_not_tried_again():
+    """A grid that is as fine as the second stage, and as long: there is nothing left for it."""
+    one, loss = prepared_for({"adam": 0.107, "wada": 0.0711})
+    grid = [0.0316, 0.0474, 0.0711, 0.107, 0.16, 0.24]
+    arms = tuple(Arm(method, lr) for method in ("adam", "wada") for lr in grid)
+    found = search(replace(one, experiment=replace(one.experiment, arms=arms)), loss)
+    assert {method: sorted(tried) for method, tried in found.fine.items()} == {"adam": grid, "wada": grid}
+    assert [arm.lr for arm in found.chosen.experiment.arms] == [0.107, 0.0711]
+
+
 TUNED = {"methods": {"adam": [0.01, 0.1], "amsgrad": {"lrs": [0.1], "debias": True}}, "epochs": 2}
 
 
@@ -155,6 +243,19 @@ def test_tuning_is_a_function_of_the_records(tmp_path, monkeypatch, one_thread):
     }
     starts = [key for keys, epoch in Records(tmp_path / "whole.db").attempts() for key in keys if epoch == 0]
     assert len(starts) == len(set(starts))
+
+
+def test_a_search_that_is_stopped_has_chosen_nothing(tmp_path, monkeypatch, one_thread):
+    """What is recorded by then may be of the search itself, and the page says what it shows of it."""
+    monkeypatch.chdir(tmp_path)
+    np.savez("made.npz", **vectors())
+    head = 'dataset = "made.npz"\nmodel = "softmax"\nepochs = 1\nbatch = 8\nseeds = 1\nmethods = ["adam", "wada"]\n'
+    (tmp_path / "mine.toml").write_text(head + 'lrs = [0.01, 0.1]\n[tuning]\nby = "test_accuracy"\n')
+    stop_after(1, monkeypatch)
+    said = CliRunner().invoke(app, ["sweep", "mine.toml", "-o", "report.html", "--every", "1"])
+    assert said.exit_code == 130, said.output
+    page = tmp_path / "report.html"
+    assert not page.exists() or "which a search has chosen" not in page.read_text()
 
 
 def test_experiments_without_a_search_pass_through(tmp_path):
@@ -187,6 +288,7 @@ def test_a_seed_that_diverged_counts_as_infinitely_bad(tmp_path):
         ({"seeds": -1}, "Invalid seeds: -1"),
         ({"below": 0}, "Invalid below of tuning: 0"),
         ({"above": 11}, "Invalid above of tuning: 11"),
+        ({"by": "accuracy"}, "Invalid by of tuning: 'accuracy'"),
     ],
 )
 def test_bad_tuning_is_refused(table, message):
@@ -197,7 +299,7 @@ def test_bad_tuning_is_refused(table, message):
 def test_defaults_of_tuning():
     table = {"dataset": "digits", "model": "mlp", "methods": ["adam"], "lrs": [0.1], "epochs": 30}
     assert experiment(table).tuning is None
-    assert experiment(table | {"tuning": {}}).tuning == Tuning(30, 30, (0,))
+    assert experiment(table | {"tuning": {}}).tuning == Tuning(30, 30, (0,), 2, 2, "train_loss")
     assert experiment(table | {"tuning": {"epochs": 10, "seeds": [3, 4]}}).tuning == Tuning(10, 10, (3, 4))
 
 
@@ -214,8 +316,30 @@ def test_sweep_and_compare_search_where_they_are_asked_to(tmp_path, monkeypatch,
     assert len(finals) == 6
     page = (tmp_path / "report.html").read_text()
     assert "the only one that was tried" not in page
+    assert "came before these runs: training loss of the last epoch" in page
+    (tmp_path / "mine.toml").write_text(head + 'lrs = [0.01, 0.1]\n[tuning]\nby = "test_accuracy"\n')
+    said = CliRunner().invoke(app, ["sweep", "mine.toml", "-r", "more.db", "-o", "report.html"])
+    assert said.exit_code == 0, said.output
+    assert "came before these runs: test accuracy of the last epoch. What" in (tmp_path / "report.html").read_text()
+    several = [('name = "{}"\n' + head + "lrs = [0.01, 0.1]\n" + tuning).format(name) for name, tuning in (
+        ("first", '[tuning]\nby = "test_accuracy"\n'), ("second", "[tuning]\n"), ("third", ""))]  # fmt: skip
+    for k, text in enumerate(several):
+        (tmp_path / f"{k}.toml").write_text(text)
+    said = CliRunner().invoke(app, ["sweep", "0.toml", "1.toml", "2.toml", "-r", "more.db", "-o", "report.html"])
+    assert said.exit_code == 0, said.output
+    page = (tmp_path / "report.html").read_text()
+    assert (
+        "came before these runs: test accuracy of the last epoch in first; training loss of the last epoch in second."
+        in page
+    )
+    assert "In the others chosen: the lowest training loss" in page
+    assert "mean over seeds, or which a search has chosen." in page
     result = compare(
         "softmax", "made.npz", methods=["adam"], lrs=[0.1], epochs=2, batch=8, tuning={"epochs": 1}, records="runs.db"
     )
     assert result.rates["method"].tolist() == ["adam"]
     assert len(result.records.runs) == 3
+    assert re.search(r"<td>first</td>.*?<td class=\"keep\">–</td><td class=\"keep\">–</td></tr>", page), "not inside"
+    page = result.report("compared.html").read_text()
+    assert "each method at its own step size, which a search has chosen." in page
+    assert "the only one that was tried" not in page

@@ -176,7 +176,9 @@ _Device = Annotated[
     str | None, typer.Option(help=r"cpu or cuda.  \[default: the GPU if there is one]", show_default=False)
 ]
 _Every = Annotated[int, typer.Option(help="Save the running stack every so many epochs.")]
-_Criterion = Annotated[str, typer.Option(help="By what step sizes are chosen: train_loss or test_accuracy.")]
+_Criterion = Annotated[
+    str, typer.Option(help="By what methods are compared, and their step sizes chosen: train_loss or test_accuracy.")
+]
 
 
 @app.command("sweep")
@@ -367,7 +369,8 @@ def _reproduce(
     _need_the_lab()
     from wagmf.lab.reproduction import rebuild
 
-    _check_training(train, every, only, device, experiments)
+    for each in _check_training(train, every, only, device, experiments):
+        one_of("by of tuning", each.tuning.by, ("train_loss",))  # as its page says; for others there are studies
     folder = _folder(out or Path("reproduction-quick" if quick else "reproduction"))
     _train_and_write(
         folder,
@@ -411,16 +414,16 @@ def _study(
     _train_and_write(folder, trained if train else None, partial(rebuild_study, experiments, folder))
 
 
-def _check_training(train: bool, every: int, only: list[str] | None, device: str | None, experiments: Path) -> None:
-    """Refuse what can be refused before there is a folder for what comes of it."""
+def _check_training(train: bool, every: int, only: list[str] | None, device: str | None, experiments: Path) -> Any:
+    """Refuse what can be refused before there is a folder for what comes of it; returns what is to be trained."""
     from wagmf.lab.paper_runs import paper_experiments
 
     integer("every", every, least=1)
-    if train:
-        paper_experiments(experiments, only or [])
+    found = paper_experiments(experiments, only or []) if train else []
     for name, given in (("only", only), ("device", device)):
         if given and not train:
             refuse(name, given, "it is for training, and --no-train trains nothing")
+    return found
 
 
 def _train_and_write(folder: Path, train: Callable[[], None] | None, write: Callable[[], list[Path]]) -> None:
@@ -489,11 +492,10 @@ def _run_all(
     prepared: Any, path: Path, page: Path | None, every: int, criterion: str, rerun: str, engine: Any = None
 ) -> None:
     """Train what is missing behind a live view, then print what came out."""
-    from wagmf.lab.compare import compared
+    from wagmf.lab.compare import compared, searched_by
     from wagmf.lab.live import LiveView
     from wagmf.lab.planning import addresses
     from wagmf.lab.records import Records
-    from wagmf.lab.report import report as write
     from wagmf.lab.stats import CRITERIA
     from wagmf.lab.tuning import carry_out
 
@@ -501,14 +503,14 @@ def _run_all(
     integer("every", every, least=1)
     if page is not None:
         _beside(page)
-    stopped, searched = False, all(each.experiment.tuning for each in prepared)
+    stopped, searched = False, searched_by(prepared)
     with LiveView(_err) as view:
         try:
             prepared = carry_out(prepared, path, every=every, watch=view, engine=engine)
         except KeyboardInterrupt:
-            stopped = True
+            stopped, searched = True, {}  # what there is may be of the search itself
     wanted = set(addresses(prepared))
-    result = compared(prepared, Records(path), wanted, criterion)
+    result = compared(prepared, Records(path), wanted, criterion, searched)
     done = len(result.records.runs)
     if done:
         for table in _outcomes(result):
@@ -517,7 +519,7 @@ def _run_all(
         for way in result.ways:
             _say(f"Trained   {way}")
         if page is not None:
-            _say(f"Report    {write(result.records, page, criterion=criterion, rerun=rerun, searched=searched)}")
+            _say(f"Report    {result.report(page, rerun=rerun)}")
         _say(f"Records   {path}")
     if stopped:
         _err.print(f"Stopped: {done} of {len(wanted)} runs are recorded; the same command continues.", highlight=False)

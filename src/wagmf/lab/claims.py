@@ -218,7 +218,7 @@ def verdicts(
             experiment the one step size that was chosen. Other experiments and methods than the paper's are ignored.
         walks: the synthetic problem, both settings.
         costs: columns model, method and ms: the time per batch of one network trained alone.
-        slacks: by experiment and method, how much lower the training loss might be at a step size between those that
+        slacks: by experiment, metric and method, how much better it might be at a step size between those that
             were tried (:func:`wagmf.lab.grids.grid_slack`).
 
     >>> for found in verdicts(pd.DataFrame(), [], pd.DataFrame())[10:]:

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from wagmf.lab.sweep import Watch
 from wagmf.lab.tuning import carry_out
 from wagmf.methods import PAPER_METHODS
 
-__all__ = ["LRS", "Comparison", "compare", "compared", "prepare_comparison"]
+__all__ = ["LRS", "Comparison", "compare", "compared", "prepare_comparison", "searched_by"]
 
 LRS: tuple[float, ...] = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 """The step sizes that are tried where none are named."""
@@ -37,6 +37,7 @@ class Comparison:
     records: Tables
     criterion: str
     ways: tuple[str, ...]
+    searched: Mapping[str, str] = field(default_factory=dict)  # by what, where a search has chosen step sizes before
 
     @property
     def rates(self) -> pd.DataFrame:
@@ -53,9 +54,9 @@ class Comparison:
         """Every pair of methods: is the difference real?"""
         return stats.significance(self.records.curves, self.criterion, rates=self.rates)
 
-    def report(self, path: str | Path) -> Path:
-        """Write the page that shows all this."""
-        return reports.report(self.records, Path(path), criterion=self.criterion)
+    def report(self, path: str | Path, *, rerun: str = "") -> Path:
+        """Write the page that shows all this; ``rerun`` is the command that makes it again."""
+        return reports.report(self.records, Path(path), criterion=self.criterion, rerun=rerun, searched=self.searched)
 
     def __str__(self) -> str:
         columns = ["experiment", "method", "lr", "n", "mean", "low", "high", "improves"]
@@ -136,15 +137,32 @@ def compare(
 
 def _carried_out(prepared: list[Prepared], path: Path, criterion: str, watch: Watch | None) -> Comparison:
     found = carry_out(prepared, path, watch=watch)
-    return compared(found, Records(path), set(addresses(found)), criterion)
+    return compared(found, Records(path), set(addresses(found)), criterion, searched_by(prepared))
 
 
-def compared(prepared: list[Prepared], records: Records, keys: set[str], criterion: str = "train_loss") -> Comparison:
-    """What the records say of experiments.
+def searched_by(prepared: Iterable[Prepared]) -> dict[str, str]:
+    """The experiments whose step sizes are to be searched for, and by which metric.
+
+    >>> data = {"x_train": [[0.0], [1.0]], "y_train": [0, 1], "x_test": [[0.0]], "y_test": [0]}
+    >>> searched_by(prepare_comparison("softmax", data, tuning={"by": "test_accuracy"}))
+    {'softmax on data': 'test_accuracy'}
+    """
+    return {each.experiment.name: each.experiment.tuning.by for each in prepared if each.experiment.tuning}
+
+
+def compared(
+    prepared: list[Prepared],
+    records: Records,
+    keys: set[str],
+    criterion: str = "train_loss",
+    searched: Mapping[str, str] | None = None,
+) -> Comparison:
+    """What the records say of experiments; ``searched`` are those whose step sizes were chosen before, and by what.
 
     >>> import tempfile
     >>> compared([], Records(Path(tempfile.mkdtemp()) / "runs.db"), set()).ways
     ()
     """
     found = records.runs(keys)
-    return Comparison(tables(found, addresses(prepared)), criterion, tuple(sorted({run.way for run in found})))
+    ways = tuple(sorted({run.way for run in found}))
+    return Comparison(tables(found, addresses(prepared)), criterion, ways, searched or {})

@@ -1,7 +1,7 @@
 """What the records of the reproduction say: runs, walks and costs as frames, the table of p-values, what it took."""
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -15,13 +15,14 @@ from wagmf.arguments import Refused
 from wagmf.lab import stats
 from wagmf.lab.answers import ALPHA
 from wagmf.lab.claims import stated
-from wagmf.lab.grids import Row, beyond_the_grid, grid_slacks
+from wagmf.lab.grids import TUNED, Row, beyond_the_grid, grid_slacks
 from wagmf.lab.paper import BASELINES, OURS, PAIRS, PANELS, Printed
 from wagmf.lab.records import Run, Tables, restore, tables
 from wagmf.lab.walks import Record, unpack_walks, walks_commits
 
 __all__ = [
     "STAGES",
+    "TRIED",
     "Evidence",
     "StackOfRuns",
     "experiment_of",
@@ -30,11 +31,15 @@ __all__ = [
     "shares",
     "significance_table",
     "stack_of",
+    "tried_rates",
     "without_seeds",
 ]
 
 STAGES: tuple[str, ...] = ("coarse", "fine")
 """What the stages of a search are called, after the name of their experiment."""
+
+TRIED: tuple[str, ...] = ("experiment", "stage", "epochs", "method", "lr", "train_loss", "test_accuracy", "chosen")
+"""What is told of a step size that a search has tried."""
 
 StackOfRuns: TypeAlias = tuple[str, str, float, str]
 """What runs that were trained together have in common: experiment, end, seconds, device."""
@@ -95,11 +100,11 @@ class Evidence:
         return {name: found[name] for name in _in_order(found)}
 
     @cached_property
-    def slacks(self) -> dict[tuple[str, str], float]:
-        """How much lower a training loss might be between the step sizes that were tried, by experiment and method."""
+    def slacks(self) -> dict[tuple[str, str, str], float]:
+        """How much lower a training loss might be between the step sizes that were tried, as Slacks."""
         fine = {name: self.of(f"{name}, {STAGES[1]}") for name in self.chosen}
         return {
-            (name, method): slack
+            (name, TUNED, method): slack
             for name, rates in self.chosen.items()
             for method, slack in grid_slacks(fine[name], rates).items()
         }
@@ -107,25 +112,31 @@ class Evidence:
     @cached_property
     def tried(self) -> Any:
         """Every step size that was tried in the searches, what it came to, and whether it was taken."""
-        parts = []
-        for name, rates in self.chosen.items():
-            for stage in STAGES:
-                curves = self.of(f"{name}, {stage}")
-                if len(curves):
-                    losses, accuracies = _ends(curves, "train_loss"), _ends(curves, "test_accuracy")
-                    epochs = int(curves["epoch"].max())
-                    parts += [
-                        (name, stage, epochs, method, lr, loss, accuracies.get((method, lr)), rates.get(method) == lr)
-                        for (method, lr), loss in losses.items()
-                    ]
-        columns = ["experiment", "stage", "epochs", "method", "lr", "train_loss", "test_accuracy", "chosen"]
-        return pd.DataFrame(parts, columns=columns)
+        rows = [row for name, rates in self.chosen.items() for row in tried_rates(self.of, name, rates)]
+        return pd.DataFrame(rows, columns=TRIED)
 
 
-def _ends(curves: pd.DataFrame, metric: str) -> dict[tuple[str, float], float]:
-    """What each method comes to at each step size, in the mean of seeds."""
-    ends: Any = stats.finals(curves, metric)
-    return ends.groupby(["method", "lr"])["value"].mean().to_dict()
+def tried_rates(of: Callable[[str], Any], name: str, chosen: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Every step size that the search of an experiment has tried; ``of`` has the curves of its stages, by their names.
+
+    >>> rows = [("e, fine", "wada", lr, 0, 1, lr, 0.9) for lr in (0.1, 0.2)]
+    >>> columns = ["experiment", "method", "lr", "seed", "epoch", "train_loss", "test_accuracy"]
+    >>> curves = pd.DataFrame(rows, columns=columns)
+    >>> found = tried_rates(lambda name: curves[curves["experiment"] == name], "e", {"wada": 0.2})
+    >>> [(row["stage"], row["lr"], row["chosen"]) for row in found]
+    [('fine', 0.1, False), ('fine', 0.2, True)]
+    """
+    rows = []
+    for stage in STAGES:
+        curves = of(f"{name}, {stage}")
+        if len(curves):
+            losses, accuracies = (stats.mean_finals(curves, metric) for metric in ("train_loss", "test_accuracy"))
+            common = name, stage, int(curves["epoch"].max())
+            rows += [
+                (*common, method, lr, loss, accuracies[method, lr], chosen.get(method) == lr)
+                for (method, lr), loss in losses.items()
+            ]
+    return [dict(zip(TRIED, row, strict=True)) for row in rows]
 
 
 def gather(folder: Path) -> Evidence:

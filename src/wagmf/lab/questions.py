@@ -17,8 +17,9 @@ A study is a folder of experiments with a file ``study.toml``:
 **The rule.** Every other method is compared with the reference by the last epoch, paired over seeds; a difference is
 shown if the paired t-test has p < 0.05 after Holm, over all comparisons of the question by that metric. The other is
 *better* or *worse* if that is shown; else *level* if the whole 95 % interval is within the margins of claims.py, and
-*open* if not. A difference in training loss is shown only if the method behind could not make it good at a step size
-between those that were tried, and intervals are wider by as much (grids.py). The answer is
+*open* if not. A difference in training loss, or in what has chosen step sizes, is shown only if the method behind could
+not make it good at a step size between those that were tried, and intervals are wider by as much (grids.py). The answer
+is
 
 - *no* if another method is better somewhere and worse nowhere,
 - *yes* if every other method is worse somewhere and better nowhere,

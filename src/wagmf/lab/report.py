@@ -5,7 +5,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -37,6 +37,7 @@ _MEANING = {
     "and augmentation as in training",
     "clean": "the loss on the whole clean training set after the epoch, without dropout and augmentation",
 }
+_ELSEWHERE = "elsewhere"  # the grid of a search, which the records shown here do not have
 _CRITERION = {
     "train_loss": "the lowest training loss of the last epoch, mean over seeds",
     "test_accuracy": "the highest test accuracy of any epoch, mean over seeds",
@@ -50,16 +51,17 @@ def report(
     title: str | None = None,
     criterion: str = "train_loss",
     rerun: str = "",
-    searched: bool = False,
+    searched: Mapping[str, str] | None = None,
     slacks: Slacks | None = None,
     more: Sequence[Shown] = (),
 ) -> Path:
     """Write the comparison as one HTML page that needs nothing else, no network included.
 
-    ``criterion`` chooses every method's step size and is what the headline compares; ``rerun`` is the command that
-    makes the same records again. With ``searched`` step sizes were chosen before, and that there is but one is no cause
-    for alarm; ``slacks`` has what finer grids of step sizes might change (:func:`wagmf.lab.grids.grid_slack`): such
-    differences are not shown. ``more`` is shown after the experiments. The same records give the same bytes.
+    ``criterion`` is what the headline compares, and chooses every method's step size, but for experiments in which a
+    search has chosen them before: ``searched`` says by which metric, for each. ``rerun`` is the command that makes the
+    same records again; ``slacks`` has what finer grids of step sizes might change
+    (:func:`wagmf.lab.grids.grid_slack`): such differences are not shown. ``more`` is shown after the experiments. The
+    same records give the same bytes.
 
     >>> import tempfile
     >>> from types import SimpleNamespace
@@ -76,7 +78,7 @@ def report(
     one_of("criterion", criterion, stats.CRITERIA)
     _something(records)
     page = _render(
-        _contents(records, title or "Comparison of optimizers", criterion, rerun, searched, slacks or {}, more)
+        _contents(records, title or "Comparison of optimizers", criterion, rerun, searched or {}, slacks or {}, more)
     )
     return write_whole(path, lambda new: new.write_text(page, encoding="utf-8"))
 
@@ -155,12 +157,13 @@ class _Part:
         return answer(self.ranks[metric], self.tests[metric], self.rates, metric, family=self.family, known=known)
 
 
-def _parts(curves: Any, criterion: str, searched: bool = False, slacks: Slacks = MappingProxyType({})) -> list[_Part]:
+def _parts(
+    curves: Any, criterion: str, searched: Iterable[str] = (), slacks: Slacks = MappingProxyType({})
+) -> list[_Part]:
     """The experiments; metrics are the criterion and then the other one, each with an adjustment of its own."""
     metrics = [criterion, *(metric for metric in _SHOWN if metric != criterion)]
     rates = stats.best_rates(curves, criterion)
-    if searched:
-        rates["edge"] = rates["edge"].replace("only", "")
+    rates.loc[rates["experiment"].isin(list(searched)) & (rates["edge"] == "only"), "edge"] = _ELSEWHERE
     tests: dict[str, Any] = {metric: stats.significance(curves, metric, rates=rates, alpha=ALPHA) for metric in metrics}
     for metric, table in tests.items():
         table["better"] = [beyond_the_grid(row, metric, slacks)["better"] for row in rows(table)]
@@ -179,7 +182,13 @@ def _parts(curves: Any, criterion: str, searched: bool = False, slacks: Slacks =
 
 
 def _contents(
-    records: Tables, title: str, criterion: str, rerun: str, searched: bool, slacks: Slacks, more: Sequence[Shown]
+    records: Tables,
+    title: str,
+    criterion: str,
+    rerun: str,
+    searched: Mapping[str, str],
+    slacks: Slacks,
+    more: Sequence[Shown],
 ) -> dict[str, Any]:
     """Everything the template shows, as plain values."""
     curves, runs, parts = records.curves, records.runs, _parts(records.curves, criterion, searched, slacks)
@@ -215,10 +224,19 @@ def _contents(
             if part.name in records.experiments
         },
         "rerun": rerun,
-        "searched": searched,
+        "searched": _searched(searched, [part.name for part in parts]),
+        "whole": all(part.name in searched for part in parts),
         "slack": any(slacks.values()),
         "more": [_more(f"m{k}", each, list(looks)) for k, each in enumerate(more, start=1)],
     }
+
+
+def _searched(searched: Mapping[str, str], names: Sequence[str]) -> list[tuple[str, str]]:
+    """By which quantities searches have chosen, and in which of the experiments where that is not the same for all."""
+    found: dict[str, list[str]] = {}
+    for name, metric in searched.items():
+        found.setdefault(one_of("searched", metric, QUANTITIES), []).append(one_of("searched", name, names))
+    return [(QUANTITIES[metric], ", ".join(some) if len(some) < len(names) else "") for metric, some in found.items()]
 
 
 def _more(anchor: str, each: Shown, methods: list[str]) -> dict[str, Any]:
@@ -397,7 +415,7 @@ def _diverged_rows(runs: Any) -> list[dict[str, str]]:
 
 
 def _rate_rows(part: _Part, criterion: str) -> list[dict[str, Any]]:
-    words = {"": "inside", "low": "smallest tried", "high": "largest tried", "only": "the only one"}
+    words = {"": "inside", "low": "smallest tried", "high": "largest tried", "only": "the only one", _ELSEWHERE: "–"}
     grids = {method: _tried(group) for method, group in part.curves.groupby("method")}
     return [
         {
@@ -409,8 +427,8 @@ def _rate_rows(part: _Part, criterion: str) -> list[dict[str, Any]]:
             "n": row["n"],
             "diverged": row["diverged"],
             "edge": words[row["edge"]],
-            "warn": bool(row["edge"]),
-            "grid": ", ".join(f"{lr:g}" for lr in grids[row["method"]]),
+            "warn": row["edge"] not in ("", _ELSEWHERE),
+            "grid": "–" if row["edge"] == _ELSEWHERE else ", ".join(f"{lr:g}" for lr in grids[row["method"]]),
         }
         for row in rows(part.rates)
     ]

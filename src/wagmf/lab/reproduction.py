@@ -21,7 +21,7 @@ from wagmf.lab.claims import ACCURACY_MARGIN, LOSS_MARGIN, Verdict, verdicts
 from wagmf.lab.evidence import Evidence, experiment_of, gather, minutes, shares, significance_table, without_seeds
 from wagmf.lab.figures import QUANTITIES, best, sensitivity, training
 from wagmf.lab.files import write_whole
-from wagmf.lab.grids import Row, beyond_the_grid
+from wagmf.lab.grids import TUNED, Row, beyond_the_grid
 from wagmf.lab.looks import MODEL_TITLES, Leads, Panel, label, styles, title_of
 from wagmf.lab.paper import BASELINES, OURS, PAIRS, PANELS, Printed
 from wagmf.lab.records import Run, Tables, write_csv
@@ -127,10 +127,10 @@ def rebuild(folder: Path) -> list[Path]:
     readme = write_whole(folder / "README.md", lambda new: new.write_text(text, encoding="utf-8"))
     page = []
     if len(evidence.finals):
-        words = {"title": "Adam revisited, reproduced", "searched": True}
         more = [plots.figure1_shown(evidence.walks)] if evidence.walks else []
         names = _with_panels(evidence)
-        slacks = {(names[name], method): slack for (name, method), slack in evidence.slacks.items()}
+        slacks = {(names[name], by, method): slack for (name, by, method), slack in evidence.slacks.items()}
+        words = {"title": "Adam revisited, reproduced", "searched": dict.fromkeys(names.values(), TUNED)}
         page = [report(_only_finals(evidence, names), folder / "report.html", slacks=slacks, more=more, **words)]
     return [readme, *written, *drawn, *page]
 
@@ -280,7 +280,7 @@ def _summary(outcomes: list[dict[str, Any]], shorter: list[dict[str, Any]], othe
     cares = {
         "not shown by those seeds alone that had no part in choosing step sizes": weak,
         "accuracies are those of step sizes chosen by training loss; at others that were tried": others,
-        "step sizes were chosen by shorter runs, and are not shown to be the best": early,
+        "step sizes were chosen by shorter runs, and are not the best, or not shown to be": early,
     }
     told = [f"- {words}{_listed(names)}." for words, names in cares.items() if names]
     lines += ["", *told] if told else []

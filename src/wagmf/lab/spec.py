@@ -28,6 +28,7 @@ these step sizes (see tuning.py), and the experiment itself is run at those that
     seeds = 1
     below = 4                   # steps of the second stage below the first one's best; 2 if nothing is said
     above = 3                   # … and above it, likewise
+    by = "test_accuracy"        # at the last epoch; "train_loss" if nothing is said
 """
 
 import hashlib
@@ -190,7 +191,8 @@ class Tuning:
     """How step sizes are searched for: how long the runs of its two stages are, and from which seeds.
 
     The second stage begins with so many steps ``below`` and ``above`` the best of the first: longer runs may want
-    smaller step sizes, or larger ones, and to go on beyond an edge takes a round of its own each time.
+    smaller step sizes, or larger ones, and to go on beyond an edge takes a round of its own each time. ``by`` is the
+    metric of the last epoch that tells the best.
 
     >>> Tuning(epochs=50, fine_epochs=200).seeds
     (0,)
@@ -201,6 +203,7 @@ class Tuning:
     seeds: tuple[int, ...] = (0,)
     below: int = 2
     above: int = 2
+    by: str = "train_loss"
 
 
 @dataclass(frozen=True)
@@ -354,7 +357,8 @@ def _tuning(table: Any, problem: Problem) -> Tuning | None:
     epochs = integer("epochs of tuning", table.get("epochs", problem.epochs), least=1, most=10**6)
     fine = integer("fine_epochs of tuning", table.get("fine_epochs", epochs), least=1, most=10**6)
     below, above = (integer(f"{name} of tuning", table.get(name, 2), least=1, most=10) for name in ("below", "above"))
-    return Tuning(epochs, fine, _seeds(table.get("seeds", 1)), below, above)
+    by = one_of("by of tuning", table.get("by", "train_loss"), METRICS)
+    return Tuning(epochs, fine, _seeds(table.get("seeds", 1)), below, above, by)
 
 
 def _seeds(seeds: Any) -> tuple[int, ...]:

@@ -37,6 +37,7 @@ __all__ = [
     "detectable_effect",
     "finals",
     "holm",
+    "mean_finals",
     "paper_significance",
     "ranking",
     "significance",
@@ -88,6 +89,18 @@ def finals(curves: pd.DataFrame, metric: str) -> pd.DataFrame:
     if short:
         refuse("curves", short, "every run must have a row for the last epoch of its experiment, diverged or not")
     return rows
+
+
+def mean_finals(curves: pd.DataFrame, metric: str) -> dict[tuple[str, float], float]:
+    """What each method comes to at each step size, in the mean of seeds; NaN if one of them has diverged.
+
+    >>> curves = pd.DataFrame({"experiment": "e", "method": "wada", "lr": 0.1, "seed": [0, 1], "epoch": 1,
+    ...                        "train_loss": [0.75, 0.25]})
+    >>> mean_finals(curves, "train_loss")
+    {('wada', 0.1): 0.5}
+    """
+    ends: Any = finals(curves, metric)
+    return {key: float(each.mean(skipna=False)) for key, each in ends.groupby(["method", "lr"])["value"]}
 
 
 def _check(frame: pd.DataFrame, columns: list[str], name: str = "curves") -> Any:

@@ -17,10 +17,10 @@ from wagmf.arguments import Refused
 from wagmf.lab import plots, stats
 from wagmf.lab.answers import difference, number, p_value
 from wagmf.lab.claims import ACCURACY_MARGIN, LOSS_MARGIN
-from wagmf.lab.evidence import STAGES, Evidence, experiment_of, gather, minutes, without_seeds
+from wagmf.lab.evidence import STAGES, TRIED, Evidence, experiment_of, gather, minutes, tried_rates, without_seeds
 from wagmf.lab.figures import QUANTITIES, sensitivity, training
 from wagmf.lab.files import write_whole
-from wagmf.lab.grids import TUNED, grid_slacks
+from wagmf.lab.grids import TUNED, grid_slacks, losses_by_rate
 from wagmf.lab.looks import label, styles, title_of
 from wagmf.lab.paper_runs import STUDY, paper_experiments
 from wagmf.lab.questions import Beside, Question, answer_of, besides, read_study, standing
@@ -29,7 +29,7 @@ from wagmf.lab.spec import Experiment
 
 __all__ = ["rebuild_study"]
 
-_RATES = ["experiment", "stage", "epochs", "method", "lr", "train_loss", "chosen"]
+_ROUNDING = 1e-6  # of the numbers in archives
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,19 @@ class _Asked:
 
     @property
     def whole(self) -> list[Experiment]:
-        """The experiments of which every method was run with every seed; others are not named so in archives."""
-        return [one for one in self.experiments if set(self.of(one.name)["method"]) >= {*self.methods(one)}]
+        """The experiments of which every method was run with every seed; others are not named so in archives.
+
+        Nor is one whole whose step sizes another metric has chosen than its file says now.
+        """
+        run = [one for one in self.experiments if set(self.of(one.name)["method"]) >= {*self.methods(one)}]
+        return [one for one in run if not self.mischosen(one)]
+
+    def mischosen(self, one: Experiment) -> list[str]:
+        """The methods whose step size is not the best that the second stage of the search has tried."""
+        fine, chosen = self.of(f"{one.name}, {STAGES[1]}"), self.chosen(one.name)
+        losses = losses_by_rate(fine, _by(one)) if len(fine) else {}
+        known = [method for method in self.methods(one) if chosen.get(method) in losses.get(method, ())]
+        return [each for each in known if losses[each][chosen[each]] > min(losses[each].values()) + _ROUNDING]
 
     @property
     def missing(self) -> list[Experiment]:
@@ -67,12 +78,14 @@ class _Asked:
         return dict(self.of(name)[["method", "lr"]].drop_duplicates().itertuples(index=False, name=None))
 
     @property
-    def slacks(self) -> dict[tuple[str, str], float]:
-        """What the grids of step sizes leave open, by experiment and method."""
+    def slacks(self) -> dict[tuple[str, str, str], float]:
+        """What the grids of step sizes leave open: of the training loss, and of what has chosen."""
         found = {}
         for one in self.whole:
-            fine = self.of(f"{one.name}, {STAGES[1]}")
-            found |= {(one.name, name): slack for name, slack in grid_slacks(fine, self.chosen(one.name)).items()}
+            fine, chosen = self.of(f"{one.name}, {STAGES[1]}"), self.chosen(one.name)
+            for metric in {TUNED, _by(one)}:
+                slacks = grid_slacks(fine, chosen, metric)
+                found |= {(one.name, metric, name): slack for name, slack in slacks.items()}
         return found
 
     def title(self, one: Experiment) -> str:
@@ -105,7 +118,7 @@ def rebuild_study(experiments: Path, folder: Path) -> list[Path]:
     every = [asdict(cell) for each in asked for cell in cells[each.question.name]]
     written = [
         write_csv(pd.DataFrame(every, columns=[*Beside.__dataclass_fields__]), folder / "comparisons.csv"),
-        write_csv(pd.DataFrame(_rates(asked), columns=_RATES), folder / "step-sizes.csv"),
+        write_csv(pd.DataFrame(_rates(asked), columns=[*TRIED, "by"]), folder / "step-sizes.csv"),
     ]
     beside = {run.key: run for path in study.archives for run in restore(path)[0]}  # what kept the device busy, too
     took = minutes((beside | {run.key: run for run in evidence.runs}).values())
@@ -117,12 +130,27 @@ def rebuild_study(experiments: Path, folder: Path) -> list[Path]:
         total=len(found),
         spent=[row for each in asked for row in _spent(each, evidence, took)],
         short=_short(asked),
+        chosen=_chosen_by(found),
         margins=(LOSS_MARGIN, ACCURACY_MARGIN),
         command=f"wagmf study {_from_here(experiments)}",
         environment={name: told for name, told in tables(evidence.runs).environment.items() if told},
     )
     readme = write_whole(folder / "README.md", lambda new: new.write_text(text, encoding="utf-8"))
     return [readme, *written, *drawn]
+
+
+def _by(one: Experiment) -> str:
+    """By which metric the step sizes of an experiment are chosen."""
+    return one.tuning.by if one.tuning else TUNED
+
+
+def _chosen_by(experiments: Sequence[Experiment]) -> str:
+    """By what step sizes were chosen, in words; where the metrics are several, of which experiments."""
+    names: dict[str, list[str]] = {}
+    for one in experiments:
+        names.setdefault(QUANTITIES[_by(one)], []).append(f"*{one.name}*")
+    first, *others = sorted(names, key=lambda name: -len(names[name]))
+    return ", ".join([f"by {first}", *(f"in {_listed(names[name])} by {name}" for name in others)])
 
 
 def _from_here(path: Path) -> str:
@@ -169,7 +197,7 @@ def _figures(asked: _Asked, folder: Path) -> list[Path]:
     panels = [_panel(asked, one, metric) for one in asked.whole for metric in metrics]
     fine = [(one, asked.of(f"{one.name}, {STAGES[1]}")) for one in asked.whole]
     searched = [
-        replace(sensitivity(curves, "train_loss", asked.chosen(one.name)), title=asked.title(one))
+        replace(sensitivity(curves, _by(one), asked.chosen(one.name)), title=asked.title(one))
         for one, curves in fine
         if len(curves)
     ]
@@ -271,7 +299,7 @@ def _comparison(asked: _Asked, one: Experiment, cells: list[Beside]) -> dict[str
             "difference": difference(cell.difference, cell.metric),
             "interval": f"{difference(cell.low, cell.metric)} to {difference(cell.high, cell.metric)}",
             "p": p_value(cell.p).removeprefix("= "),
-            "slack": difference(cell.slack, cell.metric).removeprefix("+") if cell.metric == TUNED else "–",
+            "slack": difference(cell.slack, cell.metric).removeprefix("+") if cell.metric in (TUNED, _by(one)) else "–",
             "effect": number(cell.effect),
             "n": cell.n,
             "outcome": cell.outcome + (", and it matters" if cell.matters else ""),
@@ -297,19 +325,13 @@ def _edges(asked: _Asked) -> list[str]:
 
 
 def _rates(asked: Sequence[_Asked]) -> list[dict[str, Any]]:
-    """Every step size that was tried in the searches, with its loss, and which of them was taken."""
-    rows = []
-    for each in asked:
-        for one in each.whole:
-            chosen = each.chosen(one.name)
-            for stage in STAGES:
-                curves = each.of(f"{one.name}, {stage}")
-                ends: Any = stats.finals(curves, "train_loss") if len(curves) else pd.DataFrame()
-                for (method, lr), end in ends.groupby(["method", "lr"]) if len(ends) else ():
-                    told = {"experiment": one.name, "stage": stage, "epochs": int(curves["epoch"].max())}
-                    told |= {"method": method, "lr": lr, "train_loss": end["value"].mean(skipna=False)}
-                    rows.append(told | {"chosen": chosen.get(method) == lr})
-    return rows
+    """Every step size that was tried in the searches, what it came to, and by what it was judged."""
+    return [
+        row | {"by": _by(one)}
+        for each in asked
+        for one in each.whole
+        for row in tried_rates(each.of, one.name, each.chosen(one.name))
+    ]
 
 
 def _lacking(asked: _Asked, one: Experiment, evidence: Evidence) -> dict[str, str]:
@@ -320,6 +342,9 @@ def _lacking(asked: _Asked, one: Experiment, evidence: Evidence) -> dict[str, st
     none = [label(method) for method in asked.methods(one) if method not in there]
     words = f"{count} runs are recorded, those of its search for step sizes included" if count else ""
     words += f"; of {_listed(none)} there is none" if count and none else ""
+    wrong = [label(method) for method in asked.mischosen(one)]
+    best = f"the best by {QUANTITIES[_by(one)]}, by which its file has it chosen"
+    words += f"; the step size of {_listed(wrong)} is not {best}" if wrong else ""
     words = words or "nothing is recorded yet"
     return {"name": one.name, "words": words}
 

@@ -1,18 +1,21 @@
-"""Step sizes by search: a coarse grid that is extended until its best is inside, then a finer one around the best.
+"""Step sizes by search: a coarse grid that is extended while losses fall towards its edge, then a finer one.
 
-Neighbours on a coarse grid often differ more than methods do, so that a coarse grid alone ranks methods by luck. The
-search is a function of the records: what it wants next follows from what is recorded, however often it was stopped.
+Neighbours on a coarse grid often differ more than methods do, so that a coarse grid alone ranks methods by luck. Losses
+may have two valleys: one of step sizes that fit the data closely, one of larger ones. The search is a function of the
+records: what it wants next follows from what is recorded, however often it was stopped.
 """
 
 import math
+import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from wagmf.arguments import refuse
 from wagmf.lab.planning import Prepared
-from wagmf.lab.records import Records
+from wagmf.lab.records import Records, Run
 from wagmf.lab.spec import Arm, Experiment, Tuning, address
+from wagmf.lab.stats import better_is_lower
 from wagmf.lab.sweep import Engine, Watch, sweep
 
 __all__ = ["COARSE", "FINE", "Searched", "carry_out", "next_rates", "recorded", "search", "tune"]
@@ -29,7 +32,9 @@ _MOST = 5  # times that a stage goes on beyond each of its edges
 def next_rates(tried: Mapping[float, float], first: Iterable[float], factor: float) -> tuple[float, ...]:
     """Which step sizes to try next, given the losses of those that were tried; none if the best is found.
 
-    First all of ``first``, then, while the best is at an edge, one beyond it. A run that diverged has an infinite loss.
+    First all of ``first``; then one beyond each edge towards which losses fall, even if the best is elsewhere: there
+    may be a second valley. It must be worth it: the edge is among the better half of what was tried. A run that
+    diverged has an infinite loss.
 
     >>> next_rates({0.1: 0.5, 1.0: 0.2}, [0.1, 1.0], factor=10), next_rates({0.1: 0.5, 1.0: 0.2, 10.0: 0.3}, [1.0], 10)
     ((10.0,), ())
@@ -37,18 +42,27 @@ def next_rates(tried: Mapping[float, float], first: Iterable[float], factor: flo
     missing = tuple(lr for lr in first if lr not in tried)
     if missing:
         return missing
-    best, low, high = _best(tried), min(tried), max(tried)
-    started = sorted(first)
-    # When everything diverges a smaller one is wanted, and the smallest is the best of equals.
-    if best == low and sum(lr < started[0] for lr in tried) < _MOST:
-        return (_rounded(low / factor),)
-    if best == high and sum(lr > started[-1] for lr in tried) < _MOST:
-        return (_rounded(high * factor),)
-    return ()
+    rates, started = sorted(tried), sorted(first)
+    lost = all(math.isinf(loss) for loss in tried.values())  # then a smaller one is wanted
+    wanted = []
+    if (lost or _falls(tried, rates)) and sum(lr < started[0] for lr in tried) < _MOST:
+        wanted.append(_rounded(rates[0] / factor))
+    if not lost and _falls(tried, rates[::-1]) and sum(lr > started[-1] for lr in tried) < _MOST:
+        wanted.append(_rounded(rates[-1] * factor))
+    return tuple(wanted)
+
+
+def _falls(tried: Mapping[float, float], rates: list[float]) -> bool:
+    """Whether losses fall towards the first of these step sizes, to where more than noise may be found beyond."""
+    edge = tried[rates[0]]
+    return rates[0] == _best(tried) or (edge < tried[rates[1]] and edge <= statistics.median(tried.values()))
 
 
 def _best(tried: Mapping[float, float]) -> float:
-    return min(tried, key=lambda lr: (tried[lr], lr))
+    """Of equals, as accuracies may be, the one farthest from the edges; the smallest where all diverge."""
+    rates, least = sorted(tried), min(tried.values())
+    middle = 0.0 if math.isinf(least) else (len(rates) - 1) / 2
+    return min((lr for lr in rates if tried[lr] == least), key=lambda lr: abs(rates.index(lr) - middle))
 
 
 def _rounded(lr: float) -> float:
@@ -57,13 +71,20 @@ def _rounded(lr: float) -> float:
     return float(f"{near if abs(lr / near - 1) < 0.01 else lr:.3g}")
 
 
+def _snapped(lr: float, tried: Iterable[float]) -> float:
+    """The step size, or the one that was tried and differs from it by what rounding does."""
+    near = min(tried, key=lambda one: abs(one / lr - 1), default=lr)
+    return near if abs(near / lr - 1) < 0.01 else lr
+
+
 @dataclass(frozen=True)
 class Searched:
     """What the search has found for one experiment: ``missing`` is what it wants next, if anything.
 
     ``stages`` are the two as experiments without arms; ``coarse`` and ``fine`` have the losses of all step sizes that
     were tried in them, by method; ``chosen`` is the experiment itself at the best, once nothing is missing; ``edges``
-    are the methods whose best is still at an edge.
+    are the methods whose best is still at an edge. Where step sizes are chosen by an accuracy, a loss is what it lacks
+    to 1.
 
     >>> from wagmf.lab.spec import experiment
     >>> from wagmf.lab.planning import prepare
@@ -84,7 +105,7 @@ Loss = Callable[[Prepared, Arm], float | None]
 
 
 def search(prepared: Prepared, loss: Loss) -> Searched:
-    """How far the search of an experiment has come, given the final training loss of any arm in any of its stages.
+    """How far the search of an experiment has come, given the final loss of any arm in any of its stages.
 
     >>> from wagmf.lab.spec import experiment
     >>> from wagmf.lab.planning import prepare
@@ -105,6 +126,7 @@ def search(prepared: Prepared, loss: Loss) -> Searched:
     around = {label: [_rounded(_best(tried) * FINE**k) for k in steps] for label, tried in coarse.items()}
     # Where both stages are of one length, what the first has tried counts in the second.
     known = coarse if tuning.fine_epochs == tuning.epochs else {}
+    around = {label: [_snapped(lr, known.get(label, {})) for lr in lrs] for label, lrs in around.items()}
     fine, missing = _stage(stages[1], of.arms, around, known, FINE, loss)
     if missing:
         return Searched(stages, coarse, fine, missing)
@@ -119,7 +141,7 @@ def _staged(prepared: Prepared, stage: str, tuning: Tuning) -> Prepared:
     """A stage as an experiment of its own, without arms."""
     of = prepared.experiment
     problem = of.problem.lasting(tuning.epochs if stage == "coarse" else tuning.fine_epochs)
-    return replace(prepared, experiment=Experiment(f"{of.name}, {stage}", problem, (), tuning.seeds))
+    return replace(prepared, experiment=Experiment(f"{of.name}, {stage}", problem, (), tuning.seeds, tuning))
 
 
 def _stage(
@@ -148,7 +170,9 @@ def _stage(
 
 
 def recorded(records: Records) -> Loss:
-    """The final training loss of arms as records have it: the mean over the seeds, infinite if one diverged.
+    """The final loss of arms as records have it: the mean over the seeds, infinite if one diverged.
+
+    It is the training loss, or by what the experiment is tuned; of an accuracy it is what that lacks to 1.
 
     >>> import tempfile
     >>> from wagmf.lab.spec import experiment
@@ -157,15 +181,22 @@ def recorded(records: Records) -> Loss:
     >>> recorded(Records(Path(tempfile.mkdtemp()) / "runs.db"))(prepare([one])[0], Arm("wada", 0.1)) is None
     True
     """
-    finals = {run.key: math.inf if run.diverged else run.curves["train_loss"][-1] for run in records.runs()}
+    runs = {run.key: run for run in records.runs()}
 
     def loss(prepared: Prepared, arm: Arm) -> float | None:
         of, digest = prepared.experiment, prepared.data.digest
-        values = [finals.get(address(of.problem, digest, arm, seed)[0]) for seed in of.seeds]
-        known = [value for value in values if value is not None]
-        return sum(known) / len(known) if len(known) == len(values) else None
+        by = of.tuning.by if of.tuning else "train_loss"
+        keys = [address(of.problem, digest, arm, seed)[0] for seed in of.seeds]
+        known = [_final(runs[key], by) for key in keys if key in runs]
+        return sum(known) / len(known) if len(known) == len(keys) else None
 
     return loss
+
+
+def _final(run: Run, by: str) -> float:
+    """What is to be least."""
+    end = None if run.diverged else run.curves[by][-1]
+    return math.inf if end is None else end if better_is_lower(by) else 1 - end
 
 
 def tune(
