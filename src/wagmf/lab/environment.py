@@ -11,7 +11,7 @@ import torch
 import wagmf
 from wagmf.lab.sources import commit
 
-__all__ = ["default_device", "environment"]
+__all__ = ["code_hash", "default_device", "environment"]
 
 
 def default_device() -> str:
@@ -30,7 +30,7 @@ def environment(device: str) -> dict[str, str]:
     >>> environment("cpu")["wagmf"] == wagmf.__version__
     True
     """
-    told = {"wagmf": wagmf.__version__, "commit": commit(), "source": _source(), "python": platform.python_version()}
+    told = {"wagmf": wagmf.__version__, "commit": commit(), "source": code_hash(), "python": platform.python_version()}
     told |= {name: metadata.version(name) for name in ("torch", "numpy", "numba")}
     hardware = torch.cuda.get_device_name(device) if device.startswith("cuda") else _processor()
     return told | {"system": platform.platform(), "device": hardware, "threads": str(torch.get_num_threads())}
@@ -44,7 +44,10 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
 
 
-def _source() -> str:
-    """A hash of the package's own code."""
-    files = sorted(Path(wagmf.__file__).parent.rglob("*.py"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
+def code_hash(package: Path = Path(wagmf.__file__).parent) -> str:
+    """A hash of the code of this package, or of one that lies elsewhere: of another commit, say.
+
+    >>> len(code_hash())
+    16
+    """
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(package.rglob("*.py")))).hexdigest()[:16]
