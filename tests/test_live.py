@@ -88,7 +88,7 @@ def test_a_screen_shows_the_best_of_each_method(tmp_path):
     text = said(shown)
     assert "4/8 runs" not in text
     assert "8/8 runs" in text
-    assert "Best so far" in text
+    assert "Best so far, by training loss" in text
     assert "[red]bold[/red] [/] :dog: <b>" in text
     assert "epoch 4 of 4" in text
     assert text.index("adam") != text.index("wada")
@@ -126,6 +126,20 @@ def test_the_best_method_is_shown_first_and_one_that_diverged_last():
         view.planned([work], 0)
         view.trained(work, shown(1, losses))
     assert [row[1:3] for row in view._best()] == [("wada", 0.1), ("amsgrad", 0.01), ("adam", 0.01)]
+
+
+@pytest.mark.parametrize(("criterion", "by"), [("test_accuracy", None), ("train_loss", "test_accuracy")])
+def test_where_an_accuracy_chooses_it_tells_the_best(criterion, by):
+    """By the criterion, or in a search by what chooses there; here what trains best does not test best."""
+    view = LiveView(out := console(), criterion)
+    for methods, losses, hits in ((["adam"], [0.5, 0.7], [0.6, 0.7]), (["wada"], [0.9, math.nan], [0.8, 0.9])):
+        tuning = {"tuning": {"by": by}} if by else {}
+        (work,) = plan(ready({"name": "one", "methods": methods} | tuning), set())
+        view.planned([work], 0)
+        view.trained(work, Epoch(1, 12, tuple(losses), tuple(hits)))
+    assert [row[1:3] for row in view._best()] == [("wada", 0.01), ("adam", 0.1)]
+    out.print(view._render())
+    assert "Best so far, by test accuracy" in said(out)
 
 
 def test_the_rate_is_that_of_all_stacks_under_way(monkeypatch):

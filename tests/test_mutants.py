@@ -328,6 +328,11 @@ MUTANTS = {
     "lab: checkpoints of others are removed": (
         "lab/sweep.py", "return Checkpoints(f\"{engine.checkpoints.rstrip('/')}/wagmf-{records.name()}\")",
         "return Checkpoints(engine.checkpoints)", "test_sweep.py -k files_of_others"),
+    "lab: some of the code has a hash": ("lab/environment.py", 'package.rglob("*.py")', 'package.glob("*.py")',
+        "test_provenance.py -k by_the_code"),
+    "lab: what trains best is said to test best": ("lab/live.py", ' if self._by[name] == "test accuracy" else loss',
+        " if not name else loss", "test_live.py -k accuracy_chooses"),
+    "lab: a step size may be 0 in float32": ("lab/spec.py", "least=1e-38,", "above=0,", "test_spec.py -k lr"),
     "lab: half a checkpoint stays": ("lab/checkpoints.py", 'if found.startswith(f".{name}-"):',
         'if found.startswith(f"{name}-"):', "test_checkpoints.py -k half_a"),
     "lab: a place is not tried": ("lab/checkpoints.py", "self._guarded(self._try_out,", "self._guarded(lambda: None,",

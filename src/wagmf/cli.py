@@ -504,7 +504,7 @@ def _run_all(
     if page is not None:
         _beside(page)
     stopped, searched = False, searched_by(prepared)
-    with LiveView(_err) as view:
+    with LiveView(_err, criterion) as view:
         try:
             prepared = carry_out(prepared, path, every=every, watch=view, engine=engine)
         except KeyboardInterrupt:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from wagmf.lab.planning import Work
 from wagmf.lab.records import Run
+from wagmf.lab.spec import Experiment
 from wagmf.lab.sweep import Epoch, Watch
 
 __all__ = ["LiveView"]
@@ -20,15 +21,19 @@ __all__ = ["LiveView"]
 class LiveView(Watch):
     """A progress bar with the best of each method so far; where nobody watches a screen, a line for each stack.
 
+    The best by the test accuracy where that is the ``criterion``, or chooses in a search; else by the training loss.
+
     >>> with LiveView(Console(quiet=True)) as view:
     ...     view.planned([], 3)
     >>> view.done
     3
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, criterion: str = "train_loss") -> None:
         self.done = self.total = 0
         self._console = console
+        self._criterion = criterion
+        self._by: dict[str, str] = {}  # what tells the best, of each experiment
         self._latest: dict[tuple[str, str], dict[float, tuple[float, float]]] = {}  # step size: loss, test accuracy
         self._current = ""
         self._rate = ""
@@ -67,14 +72,13 @@ class LiveView(Watch):
 
     def trained(self, work: Work, epoch: Epoch) -> None:
         """An epoch of a stack is over."""
-        problem, replicas = work.prepared.experiment.problem, len(work.keys)
+        of, replicas = work.prepared.experiment, len(work.keys)
         self._advance(work, epoch.number)
         self._rate = f"{self._steps_a_second(work, epoch.steps):,.0f} steps/s"
-        self._current = (
-            f"{work.prepared.experiment.name}: {replicas} replicas, epoch {epoch.number} of {problem.epochs}"
-        )
+        self._current = f"{of.name}: {replicas} replicas, epoch {epoch.number} of {of.problem.epochs}"
+        self._by[of.name] = "test accuracy" if _chooses(of, self._criterion) == "test_accuracy" else "training loss"
         for arm, loss, hit in zip(work.arms, epoch.losses, epoch.hits, strict=True):
-            self._latest.setdefault((work.prepared.experiment.name, arm.label), {})[arm.lr] = (loss, hit)
+            self._latest.setdefault((of.name, arm.label), {})[arm.lr] = (loss, hit)
 
     def _steps_a_second(self, work: Work, more: int) -> float:
         """Of all stacks under way, one of which has just taken some more."""
@@ -104,15 +108,25 @@ class LiveView(Watch):
 
     def _best(self) -> list[tuple[str, str, float, float, float]]:
         """Every method at the step size that is best by now, the best first; what diverged is last."""
-        rows = []
-        for (name, method), rates in self._latest.items():
-            lr = min(rates, key=lambda lr: (math.isnan(rates[lr][0]), rates[lr][0]))
-            rows.append((name, method, lr, *rates[lr]))
-        return sorted(rows, key=lambda row: (row[0], math.isnan(row[3]), row[3]))
+        rows = [
+            min(((name, method, lr, *ends) for lr, ends in rates.items()), key=self._order)
+            for (name, method), rates in self._latest.items()
+        ]
+        return sorted(rows, key=self._order)
+
+    def _order(self, row: tuple[str, str, float, float, float]) -> tuple[str, bool, float]:
+        name, _, _, loss, hit = row
+        return name, math.isnan(loss), -hit if self._by[name] == "test accuracy" else loss
 
     def _render(self) -> Group:
-        table = Table("experiment", "method", "best α", "training loss", "test accuracy", title="Best so far")
+        by = " and ".join(dict.fromkeys(self._by.values())) or "training loss"
+        table = Table("experiment", "method", "best α", "training loss", "test accuracy", title=f"Best so far, by {by}")
         for name, method, lr, loss, hit in self._best():
             table.add_row(Text(name), Text(method), f"{lr:g}", f"{loss:.4g}", f"{hit:.2%}")
         self._bars.update(self._bar, description=f"{self.done}/{self.total} runs") if self._bar is not None else None
         return Group(table, Text(f"{self._current}   {self._rate}"), self._bars)
+
+
+def _chooses(of: Experiment, criterion: str) -> str:
+    """By what step sizes are chosen: in a search by what its experiment says, else by the criterion."""
+    return of.tuning.by if of.tuning else criterion

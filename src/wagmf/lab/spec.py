@@ -73,7 +73,7 @@ class Arm:
     options: tuple[tuple[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "lr", real("lr", self.lr, above=0, most=1e38, what="learning rate"))
+        object.__setattr__(self, "lr", _rate(self.lr, "learning rate"))
         object.__setattr__(self, "options", tuple((name, _fixed(value)) for name, value in self.options))
         if self.dotted:
             _check_call(self.optimizer, self)
@@ -313,6 +313,11 @@ def _dataset(source: str, folder: Path | None) -> str:
     return str(folder / source) if folder and source.endswith(".npz") else source
 
 
+def _rate(lr: Any, what: str) -> float:
+    """A step size that is neither 0 nor infinite in float32."""
+    return real("lr", lr, least=1e-38, most=1e38, what=what)
+
+
 def _arms(methods: Any, lrs: Any) -> tuple[Arm, ...]:
     """Every method at every step size it is tried with."""
     if isinstance(methods, str) or not isinstance(methods, Iterable) or not methods:
@@ -327,11 +332,7 @@ def _arms(methods: Any, lrs: Any) -> tuple[Arm, ...]:
         if isinstance(rates, str) or not isinstance(rates, Iterable) or not rates:
             refuse(f"lrs of {name}", rates, "lrs must be a list of step sizes, for all methods or for this one")
         for lr in rates:
-            arm = Arm(
-                name,
-                real("lr", lr, above=0, most=1e38, what=f"learning rate of {name}"),
-                tuple(sorted(options.items())),
-            )
+            arm = Arm(name, _rate(lr, f"learning rate of {name}"), tuple(sorted(options.items())))
             if arm in arms:
                 refuse(f"lrs of {name}", lr, "it occurs twice")
             arms.append(arm)
