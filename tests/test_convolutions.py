@@ -145,12 +145,21 @@ def cut(monkeypatch, *, block=16, elements=256, weights=1 << 10, pairs=1 << 7):
     for name, few in {"_WEIGHTS": weights, "_PAIRS": pairs, "_SPLITS": 2}.items():
         monkeypatch.setattr(convolutions, name, few)
     monkeypatch.setattr(layers, "_ELEMENTS", elements)
+    monkeypatch.setattr(layers, "_SUMS", 64 * 16)
 
 
 @pytest.mark.parametrize(("channels", "out", "kernel", "stride"), LAYERS)
 def check_a_convolution_and_its_gradients(channels, out, kernel, stride, monkeypatch):
     cut(monkeypatch, weights=4 * channels * out, pairs=channels * out // 2)
     Kernels().convolution(SIZES[1], channels, out, kernel, stride)
+
+
+@pytest.mark.parametrize(("tall", "wide", "together"), [(1, 1, 1), (2, 2, 4), (1, 4, 2)])
+def check_cells_of_any_shape(tall, wide, together, monkeypatch):
+    """Which is best depends on the GPU, not on what is in use: benchmarks/tiles.py tries them."""
+    cells = convolutions._CONVOLVE[16]._replace(tall=tall, wide=wide, together=together)
+    monkeypatch.setitem(convolutions._CONVOLVE, 16, cells)
+    Kernels().convolution(SIZES[1], 16, 16, 3, 1)
 
 
 @pytest.mark.parametrize(("channels", "out", "kernel", "stride"), [LAYERS[0], LAYERS[-1]])

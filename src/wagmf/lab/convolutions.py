@@ -57,22 +57,24 @@ class _Tiles(NamedTuple):
     block: int  # cells of a program
     warps: int
     stages: int  # loads under way
-    tall: int  # rows of a cell: more of them save reading, fewer save multiplying
+    tall: int  # rows and columns of a cell: more of them save reading, fewer save multiplying
+    wide: int
     together: int  # columns of the window that are one product, or rows of it that a program sums up
 
 
-# By channels of the images; of those tried the fastest on an H200 for batches of 128.
-_CONVOLVE = {16: _Tiles(128, 4, 3, 1, 2), 32: _Tiles(128, 4, 4, 1, 1), 64: _Tiles(64, 4, 3, 1, 1)}
-_CORRELATE = {16: _Tiles(32, 4, 3, 2, 4), 32: _Tiles(32, 4, 3, 2, 1), 64: _Tiles(64, 8, 3, 1, 1)}
-_WIDENING = _Tiles(32, 8, 3, 1, 1)  # in place of the latter where there are more channels after than before
+# By channels of the images, for batches of 128 on an H200; benchmarks/tiles.py tries others.
+_CONVOLVE = {16: _Tiles(128, 4, 3, 1, 2, 2), 32: _Tiles(128, 4, 4, 1, 2, 1), 64: _Tiles(64, 4, 3, 1, 2, 1)}
+_CORRELATE = {16: _Tiles(32, 4, 3, 2, 2, 4), 32: _Tiles(32, 4, 3, 2, 2, 1), 64: _Tiles(64, 8, 3, 1, 2, 1)}
+_WIDENING = _Tiles(32, 8, 3, 1, 2, 1)  # in place of the latter where there are more channels after than before
 
 
-def _cells(size: int, stride: int, tall: int, back: bool) -> _Cells:
+def _cells(size: int, stride: int, tiles: _Tiles, back: bool) -> _Cells:
     if size == 1:
         return _Cells(1, 1, 1, 1, 1, 1, 0, (1, 0, 0))
     if stride == 2:
         return _Cells(2, 2, 2, 2, 1, 1, 0, (-2, 1, 1)) if back else _Cells(1, 1, 3, 4, 2, 2, 1, (1, -2, 0))
-    return _Cells(tall, 2, tall + 2, 4, tall, 2, 1, (-1, 1, 2) if back else (1, -1, 0))
+    tall, wide = tiles.tall, tiles.wide
+    return _Cells(tall, wide, tall + 2, wide + 2, tall, wide, 1, (-1, 1, 2) if back else (1, -1, 0))
 
 
 def convolve(
@@ -105,7 +107,7 @@ def convolve(
     out_channels = weight.shape[2 if back else 1]
     _check(R, size, stride, (channels, out_channels), x, skip, gate, beside)
     tiles = _CONVOLVE[channels]
-    cells = _cells(size, stride, tiles.tall, back is not None)
+    cells = _cells(size, stride, tiles, back is not None)
     high, wide = back or (-(-height // stride), -(-width // stride))
     programs = -(-cells.number(images, high, wide) // tiles.block)
     out = x.new_empty((R, images, high, wide, out_channels))
@@ -129,7 +131,7 @@ def correlate(x: Tensor, grad: Tensor, size: int, stride: int = 1) -> Tensor:
     (R, images, high, wide, out_channels), (height, width, channels) = grad.shape, x.shape[2:]
     _check(R, size, stride, (channels, out_channels), x, grad)
     tiles = _CORRELATE[channels] if out_channels <= channels or size == 1 else _WIDENING
-    cells = _cells(size, stride, tiles.tall, back=False)
+    cells = _cells(size, stride, tiles, back=False)
     together = tiles.together if cells.rows == 4 else 1
     splits = _SPLITS if size == 3 else 8 * _SPLITS  # a single tap has fewer programs for each
     each = tiles.block * -(-cells.number(images, high, wide) // (splits * tiles.block))

@@ -20,6 +20,7 @@ tl: Any = None  # triton.language, from the first launch on
 constexpr: TypeAlias = Any  # the name by which Triton knows an argument that is constant when a kernel is compiled
 
 _ELEMENTS = 2048  # that a program of an elementwise kernel takes
+_SUMS = 4096  # that a program adds up at a time: it waits for each of these times, and there is one a replica
 
 
 def blend(x: Tensor, y: Tensor | None, coefficients: Tensor, *, relu: bool) -> Tensor:
@@ -53,8 +54,9 @@ def settle(
     R, rows, _, channels = sums.shape
     coefficients, found = floats(sums, R, 3, channels), floats(sums, R, 2, channels)
     launch(
-        _settle, (R,), sums, weight, bias, mean, var, coefficients, found, rows, count, eps, 1 - momentum, channels, 64
-    )
+        _settle, (R,), sums, weight, bias, mean, var, coefficients, found, rows, count, eps, 1 - momentum, channels,
+        _SUMS // channels,
+    )  # fmt: skip
     return coefficients, found
 
 
@@ -69,7 +71,8 @@ def settle_back(sums: Tensor, count: int, weight: Tensor, found: Tensor) -> tupl
     """
     R, rows, _, channels = sums.shape
     coefficients, slopes = floats(sums, R, 3, channels), floats(sums, 2, R, channels)
-    launch(_settle_back, (R,), sums, weight, found, coefficients, slopes[0], slopes[1], rows, count, channels, 64)
+    block = _SUMS // channels
+    launch(_settle_back, (R,), sums, weight, found, coefficients, slopes[0], slopes[1], rows, count, channels, block)
     return coefficients, slopes[0], slopes[1]
 
 
