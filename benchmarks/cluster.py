@@ -77,6 +77,13 @@ def archived(name):
 
 
 @cache
+def counted(name):
+    """How many of them belong to it as it is now: not those of an earlier search, which are kept without a name."""
+    path = archive_of(RECORDS, name)
+    return sum(map(bool, restore(path)[1].values())) if path.exists() else 0
+
+
+@cache
 def shared():
     """What each stack took of the time in which the GPU was at several, those of the other study included."""
     return shares(run for folder in (RECORDS.parent, ROOT / "experiments" / "beyond") for run in gather(folder).runs)
@@ -306,7 +313,7 @@ def pace_table(known):
             off = max(max(a / b, b / a) for a, b in zip(there, (each.seconds for each in stacks), strict=True))
             cells = [f"{sum(each.seconds for each in stacks) / 60:.1f}", f"{sum(there) / 60:.1f}", f"× {off:.1f}"]
         cells += [f"{pace.ready:.0f}", f"{1e3 * pace.alone:.3f}", f"{1e3 * pace.further:.4f}"]
-        lines.append(f"| {name} | {len(archived(name))} of {runs_of(name)} | {' | '.join(cells)} |")
+        lines.append(f"| {name} | {counted(name)} of {runs_of(name)} | {' | '.join(cells)} |")
     most = max(stack.replicas for name in known for stack in on_record(name))
     lines += ["", f"No stack on record has more than {most} replicas: what larger ones take is extrapolated."]
     return "\n".join(lines)
