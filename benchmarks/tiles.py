@@ -1,13 +1,15 @@
-"""How the lab's convolutions are best cut into programs on this GPU: every cut beside the one in use, layer by layer.
+"""How the lab's convolutions are best cut into programs on this GPU: every cut that fits, beside the one in use.
 
     python benchmarks/tiles.py [--out FILE.json] [--replicas N] [--only LAYER ...] [--near]
     python benchmarks/tiles.py --report FILE.json ...    the best cuts, and what they would save
 
-Layers are those of ResNet-20 and of the CNN at batch 128, forwards, backwards (with the shortcut, ReLU and sums that
-belong to it) and for the weights' gradients. A cut is compiled and compared with the one in use on images of noise, in
-processes side by side; then all are timed one after the other, by the GPU's clock, and of several launches the median
-is told, beside the time in which a copy moves as many bytes as the layer must read and write. ``--near`` lets copies to
-shared memory go by way of the nearest cache, which Triton does not do by itself where they are 16 bytes wide.
+The layers are those of ResNet-20 with 3 × 3 pixels at batch 128: forwards, backwards with the shortcut, ReLU and sums
+that belong to it, and the gradients of weights. A cut is compiled and compared with the one in use on images of noise,
+in processes side by side. Then all are timed, one after the other and recorded as CUDA graphs, as in training: the
+median of several replays by the GPU's clock, beside the time in which a copy moves as many bytes as the layer must
+read and write. Layers share cuts as the kernels' tables have them, so the best are looked for table by table.
+``--near`` lets copies to shared memory go by way of the nearest cache, which Triton does not do by itself where they
+are 16 bytes wide.
 Where there is no GPU there is nothing to time; with TRITON_INTERPRET=1 a few small images are tried all the same.
 """
 
@@ -20,6 +22,7 @@ import statistics
 import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -36,10 +39,17 @@ IMAGES = 128 if GPU else 2
 SHARE = 1 if GPU else 4  # of the height and width of images
 
 
-class Layer(NamedTuple):
-    """A kernel of a network: channels and size of the images that are convolved, and what else belongs to it."""
+class Cut(NamedTuple):
+    """How a kernel is cut up: its tiles, and for gradients of weights into how many parts pixels are."""
 
-    kind: str
+    tiles: _Tiles
+    splits: int
+
+
+class Layer(NamedTuple):
+    """A kernel of a network: channels before and after its convolution, the size of images before, what it computes."""
+
+    kind: str  # "inner" is the gradient by a block's second convolution, "outer" that by its first
     channels: int
     out: int
     size: int
@@ -67,51 +77,54 @@ class Layer(NamedTuple):
     def made(self):
         return self.channels if self.back else self.out
 
+    @property
+    def entry(self):
+        """Where among the kernels' tables its tiles are."""
+        if self.kind != "weights":
+            return "_CONVOLVE", self.read
+        return ("_WIDENING", None) if self.widens else ("_CORRELATE", self.channels)
 
-# By "inner" the gradient of a block's second convolution is meant, by "outer" that of its first.
+
 LAYERS = [
     *(Layer("forward", c, c, s, n) for c, s, n in ((16, 32, 6), (32, 16, 5), (64, 8, 5))),
     *(Layer("inner", c, c, s, 3) for c, s in ((16, 32), (32, 16), (64, 8))),
     *(Layer("outer", c, c, s, n) for c, s, n in ((16, 32, 3), (32, 16, 2), (64, 8, 2))),
     *(Layer("weights", c, c, s, n) for c, s, n in ((16, 32, 6), (32, 16, 5), (64, 8, 5))),
-    Layer("forward", 16, 32, 32, 1),
-    Layer("forward", 32, 64, 16, 1),
-    Layer("outer", 16, 32, 32, 1),
-    Layer("outer", 32, 64, 16, 1),
-    Layer("weights", 16, 32, 32, 1),
-    Layer("weights", 32, 64, 16, 1),
+    *(Layer(kind, c, 2 * c, s, 1) for kind in ("forward", "outer", "weights") for c, s in ((16, 32), (32, 16))),
 ]
 
 
-class Cut(NamedTuple):
-    """How a kernel is cut up: its tiles, and for gradients of weights into how many parts pixels are."""
-
-    tiles: _Tiles
-    splits: int
-
-
-def table(layer):
-    """Which of the kernels' tables has the tiles of a layer, and where in it."""
-    if layer.kind != "weights":
-        return convolutions._CONVOLVE, layer.read
-    return (vars(convolutions), "_WIDENING") if layer.widens else (convolutions._CORRELATE, layer.channels)
+def set_to(layer, cut):
+    name, channels = layer.entry
+    if channels is None:
+        setattr(convolutions, name, cut.tiles)
+    else:
+        getattr(convolutions, name)[channels] = cut.tiles
+    convolutions._SPLITS = cut.splits
 
 
-def in_use(layer):
-    tiles, place = table(layer)
-    return Cut(tiles[place], convolutions._SPLITS)
+def _in_use(layer):
+    name, channels = layer.entry
+    tiles = getattr(convolutions, name)
+    return Cut(tiles if channels is None else tiles[channels], convolutions._SPLITS)
 
 
-def use(layer, cut):
-    tiles, place = table(layer)
-    tiles[place], convolutions._SPLITS = cut
+IN_USE = {layer: _in_use(layer) for layer in LAYERS}  # before any other is tried
+
+
+@contextmanager
+def using(layer, cut):
+    set_to(layer, cut)
+    try:
+        yield
+    finally:
+        set_to(layer, IN_USE[layer])
 
 
 def cuts(layer):
     """Those that could be of use: powers of 2 are multiplied together, and no more than fits into a program."""
-    now = in_use(layer)
+    now, weights = IN_USE[layer], layer.kind == "weights"
     found = {now: None}
-    weights = layer.kind == "weights"
     shapes = [(1, 2)] if layer.widens else [(1, 2), (2, 2)] if weights else [(1, 1), (1, 2), (2, 2), (1, 4)]
     blocks = (16, 32, 64) if weights else (64, 128)
     for block, warps, stages, (tall, wide) in itertools.product(blocks, (4, 8), {3, now.tiles.stages}, shapes):
@@ -128,44 +141,45 @@ def cuts(layer):
     return list(found)
 
 
-def some(*shape):
-    return torch.randn(shape, device=DEVICE).to(TYPE)
-
-
 def job(layer, replicas):
     """What is launched, on images of noise; and the bytes that it must read and write."""
     torch.manual_seed(0)
     size, stride = layer.size // SHARE, 1 + layer.widens
-    before = some(replicas, IMAGES, size, size, layer.channels)
-    after = some(replicas, IMAGES, size // stride, size // stride, layer.out)
+
+    def some(side, channels):
+        return torch.randn(replicas, IMAGES, side, side, channels, device=DEVICE).to(TYPE)
+
+    before, after = partial(some, size, layer.channels), partial(some, size // stride, layer.out)
     weight = torch.randn(replicas, layer.out, layer.channels, 3, 3, device=DEVICE)
-    a, b = (2 * each.numel() * replicas // len(each) for each in (before, after))  # bytes, in bfloat16
+    a = 2 * replicas * IMAGES * size**2 * layer.channels  # bytes of images before, in bfloat16
+    b = 2 * replicas * IMAGES * (size // stride) ** 2 * layer.out
     if layer.kind == "forward":
-        return partial(convolve, before, weight, stride=stride, summed=True), a + b
+        return partial(convolve, before(), weight, stride=stride, summed=True), a + b
     if layer.kind == "weights":
-        return partial(correlate, before, after, 3, stride), a + b
-    back = (size, size)
+        return partial(correlate, before(), after(), 3, stride), a + b
+    # Each of them has memory of its own, as in training.
     if layer.kind == "inner":
-        coefficients = torch.rand(replicas, 3, layer.channels, device=DEVICE)
-        more = {"beside": before, "coefficients": coefficients, "summed": True}
-        return partial(convolve, after, weight, back=back, **more), b + 2 * a
-    more = {"skip": after if stride == 2 else before, "gate": before, "beside": before, "summed": True}
-    return partial(convolve, after, weight, stride=stride, back=back, **more), b * stride + (5 - stride) * a
+        more = {"beside": before(), "coefficients": torch.rand(replicas, 3, layer.channels, device=DEVICE)}
+        moved = b + 2 * a
+    else:
+        more = {"skip": after() if layer.widens else before(), "gate": before(), "beside": before()}
+        moved = b + 3 * a + (b if layer.widens else a)
+    return partial(convolve, after(), weight, stride=stride, back=(size, size), summed=True, **more), moved
 
 
 def first(result):
     return (result[0] if isinstance(result, tuple) else result).float()
 
 
-def tried(layer, cut, near):
+def tried(layer, cut, near=False):
     """Whether a cut can be compiled and gives what the one in use gives: nothing, or what is wrong."""
     if near:
         by_way_of_the_nearest_cache()
     launched = job(layer, 2)[0]
     right = first(launched())
-    use(layer, cut)
     try:
-        far = float((first(launched()) - right).norm() / right.norm())
+        with using(layer, cut):
+            far = float((first(launched()) - right).norm() / right.norm())
     except Exception as error:  # of many kinds, as many as there are ways not to fit
         return f"{type(error).__name__}: {error}".splitlines()[0][:200]
     return "" if far < 0.02 else f"{far:.3g} away"
@@ -184,11 +198,17 @@ def by_way_of_the_nearest_cache():
 
 
 def microseconds(launched, rounds=15):
+    for _ in range(3):
+        launched()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        launched()
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(rounds)]
-    launched()
+    graph.replay()
     for begin, end in events:
         begin.record()
-        launched()
+        graph.replay()
         end.record()
     torch.cuda.synchronize()
     return 1000 * statistics.median(begin.elapsed_time(end) for begin, end in events)
@@ -204,14 +224,14 @@ def bandwidth():
 def compiled(layers, near, workers):
     """Every cut that works, of each layer; the reasons of those that do not are printed."""
     asked = [(layer, cut) for layer in layers for cut in cuts(layer)]
-    unlike = {(layer, cut._replace(splits=0)): cut for layer, cut in asked}  # of which splits are not: compiled once
+    unlike = {(layer, cut.tiles): cut for layer, cut in asked}  # how many splits there are is not compiled
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         found = {key: pool.submit(tried, key[0], cut, near) for key, cut in unlike.items()}
         wrong = {key: one.result() for key, one in found.items()}
-    for (layer, cut), reason in wrong.items():
+    for (layer, tiles), reason in wrong.items():
         if reason:
-            print(f"{layer.name} {tuple(cut.tiles)}: {reason}", file=sys.stderr)
-    return [(layer, cut) for layer, cut in asked if not wrong[layer, cut._replace(splits=0)]]
+            print(f"{layer.name} {tuple(tiles)}: {reason}", file=sys.stderr)
+    return [(layer, cut) for layer, cut in asked if not wrong[layer, cut.tiles]]
 
 
 def measure(layers, replicas, near, workers):
@@ -221,31 +241,66 @@ def measure(layers, replicas, near, workers):
     speed = bandwidth() if GPU else math.nan
     for layer in layers:
         launched, moved = job(layer, replicas)
-        now = in_use(layer)
         for cut in (cut for each, cut in works if each == layer):
-            use(layer, cut)
-            told = {"layer": layer.name, "times": layer.times, "cut": [*cut.tiles, cut.splits], "in_use": cut == now}
-            rows.append(told | {"us": microseconds(launched) if GPU else math.nan, "copy_us": moved / speed})
-        use(layer, now)
+            with using(layer, cut):
+                took = microseconds(launched) if GPU else math.nan
+            told = {"layer": layer.name, "cut": [*cut.tiles, cut.splits], "in_use": cut == IN_USE[layer]}
+            rows.append(told | {"us": took, "copy_us": moved / speed})
         del launched
     device = torch.cuda.get_device_name() if GPU else "the interpreter, untimed"
     return {"device": device, "torch": torch.__version__, "replicas": replicas, "near": near, "rows": rows}
 
 
+# ---------------------------------------------------------------- what is told
+
+
 def report(found):
-    print(f"{found['device']}, torch {found['torch']}, {found['replicas']} replicas" + (", near" * found["near"]))
-    print("\n| layer | times | in use, µs | copy | best cut | µs | others |\n|---|--:|--:|--:|---|--:|---|")
-    total = {"us": 0.0, "best": 0.0, "copy_us": 0.0}
-    for name in dict.fromkeys(row["layer"] for row in found["rows"]):
-        rows = sorted((row for row in found["rows"] if row["layer"] == name), key=lambda row: row["us"])
-        now = next(row for row in rows if row["in_use"])
-        best, *others = rows
-        words = "; ".join(f"{row['cut']} {row['us']:.1f}" for row in others[:3])
-        print(f"| {name} | {now['times']} | {now['us']:.1f} | {now['copy_us']:.1f} ", end="")
-        print(f"| {best['cut']} | {best['us']:.1f} | {words} |")
-        for key, value in (("us", now["us"]), ("best", best["us"]), ("copy_us", now["copy_us"])):
-            total[key] += now["times"] * value
-    print(f"\nResNet-20's: {total['us']:.0f} µs, with the best cuts {total['best']:.0f}, a copy {total['copy_us']:.0f}")
+    print(f"{found['device']}, torch {found['torch']}, {found['replicas']} replicas" + ", near" * found["near"])
+    layers = {layer.name: layer for layer in LAYERS}
+    took = {}
+    for row in found["rows"]:
+        took.setdefault(layers[row["layer"]], {})[tuple(row["cut"])] = row["us"]
+    copies = {layers[row["layer"]]: row["copy_us"] for row in found["rows"]}
+    print("\n| layer | times | in use, µs | a copy | best cuts, µs |\n|---|--:|--:|--:|---|")
+    for layer, times in took.items():
+        words = "; ".join(f"{[*cut]} {times[cut]:.1f}" for cut in sorted(times, key=times.__getitem__)[:4])
+        print(f"| {layer.name} | {layer.times} | {now(layer, times):.1f} | {copies[layer]:.1f} | {words} |")
+    print("\n| table | layers | in use, µs | best cut of all that share it | µs |\n|---|---|--:|---|--:|")
+    for entry, (cut, best) in tables(took).items():
+        own = [layer for layer in took if layer.entry == entry]
+        before = sum(layer.times * now(layer, took[layer]) for layer in own)
+        names = ", ".join(layer.name for layer in own)
+        print(f"| {entry[0]} {entry[1] or ''} | {names} | {before:.0f} | {[*cut]} | {best:.0f} |")
+    if len(took) == len(LAYERS):
+        before = sum(layer.times * now(layer, times) for layer, times in took.items())
+        after = sum(best for _, best in tables(took).values())
+        copied = sum(layer.times * copies[layer] for layer in took)
+        print(f"\nOf a step of ResNet-20 {before:.0f} µs, with the best cuts {after:.0f}; copies: {copied:.0f}")
+
+
+def now(layer, times):
+    """What the cut in use takes; nothing is known if it does not work on this device."""
+    cut = IN_USE[layer]
+    return times.get((*cut.tiles, cut.splits), math.nan)
+
+
+def tables(took):
+    """For each table the cut that is best for all its layers, and what these take; there is one number of splits."""
+    found = [_tables(took, splits) for splits in sorted({cut[-1] for times in took.values() for cut in times})]
+    return min(found, key=lambda each: (-len(each), sum(best for _, best in each.values())))
+
+
+def _tables(took, splits):
+    found = {}
+    for entry in dict.fromkeys(layer.entry for layer in took):
+        own = {layer: times for layer, times in took.items() if layer.entry == entry}
+        known = set.intersection(*(set(times) for times in own.values()))
+        some = [cut for cut in known if entry[0] == "_CONVOLVE" or cut[-1] == splits]
+        total = {cut: sum(layer.times * times[cut] for layer, times in own.items()) for cut in some}
+        if total:
+            best = min(sorted(total), key=total.__getitem__)
+            found[entry] = best, total[best]
+    return found
 
 
 def main():
@@ -256,10 +311,14 @@ def main():
     parser.add_argument("--near", action="store_true")
     parser.add_argument("--report", type=Path, nargs="+")
     chosen = parser.parse_args()
+    for path in chosen.report or ():
+        if not path.is_file():
+            parser.error(f"--report {path}: there is no such file")
+        report(json.loads(path.read_text()))
     if chosen.report:
-        for path in chosen.report:
-            report(json.loads(path.read_text()))
         return
+    if chosen.out and not chosen.out.parent.is_dir():
+        parser.error(f"--out {chosen.out}: there is no such folder")
     if not GPU and os.environ.get("TRITON_INTERPRET") != "1":
         print("There is no GPU here whose kernels could be timed.")
         return
@@ -267,9 +326,9 @@ def main():
         os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp()
     layers = [layer for layer in LAYERS if not chosen.only or layer.name in chosen.only]
     found = measure(layers, chosen.replicas, chosen.near, max(1, os.cpu_count() or 1))
+    report(found)
     if chosen.out:
         chosen.out.write_text(json.dumps(found) + "\n")
-    report(found)
 
 
 if __name__ == "__main__":
