@@ -143,7 +143,7 @@ def from_the_others(stacks, alone):
 def world():
     """The experiments as they are prepared for an H200, without their data; by name, whose records stand in for each.
 
-    An experiment whose search is on record stands for itself, any other is taken to go as another of its model.
+    An experiment whose search is on record stands for itself, any other is taken to search as another of its model.
     """
     found = sorted(paper_experiments(ROOT / "experiments" / "paper"), key=lambda each: each.name)  # as their files are
     runs = [run for each in found for run in archived(each.name)]
@@ -174,13 +174,9 @@ def searching_as(each, other):
 
 
 def paces():
-    """By experiment."""
-    _, stands, _ = world()
-    found = {}
-    for name, other in stands.items():
-        problem = other.experiment.problem
-        found[name] = fitted(on_record(name_of(problem)), step_alone(problem.model))
-    return found
+    """By experiment: that of its own stacks, whatever they were of."""
+    prepared, _, _ = world()
+    return {name: fitted(on_record(name), step_alone(each.experiment.problem.model)) for name, each in prepared.items()}
 
 
 @cache
@@ -306,17 +302,25 @@ def pace_table(known):
         "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for name, pace in known.items():
-        stacks, other = on_record(name), name_of(stands[name].experiment.problem)
-        cells = ["–", "–", f"taken to go as {other}"]
-        if other == name:
-            there = from_the_others(stacks, pace.alone)
-            off = max(max(a / b, b / a) for a, b in zip(there, (each.seconds for each in stacks), strict=True))
-            cells = [f"{sum(each.seconds for each in stacks) / 60:.1f}", f"{sum(there) / 60:.1f}", f"× {off:.1f}"]
+        stacks = on_record(name)
+        there = from_the_others(stacks, pace.alone)
+        off = max(max(a / b, b / a) for a, b in zip(there, (each.seconds for each in stacks), strict=True))
+        cells = [f"{sum(each.seconds for each in stacks) / 60:.1f}", f"{sum(there) / 60:.1f}", f"× {off:.1f}"]
         cells += [f"{pace.ready:.0f}", f"{1e3 * pace.alone:.3f}", f"{1e3 * pace.further:.4f}"]
         lines.append(f"| {name} | {counted(name)} of {runs_of(name)} | {' | '.join(cells)} |")
     most = max(stack.replicas for name in known for stack in on_record(name))
     lines += ["", f"No stack on record has more than {most} replicas: what larger ones take is extrapolated."]
+    lines += [instead(name, other.experiment) for name, other in stands.items() if other.experiment.name != name]
     return "\n".join(lines)
+
+
+def instead(name, other):
+    """What is to be said where another search stands in for one that is not over."""
+    own = next(each for each in paper_experiments(ROOT / "experiments" / "paper") if each.name == name)
+    return (
+        f"The search of {name} is not over, and is taken to go as that of {other.name}: "
+        f"with {other.tuning.fine_epochs} epochs in its second stage, where {own.tuning.fine_epochs} are asked for."
+    )
 
 
 def runs_of(name):

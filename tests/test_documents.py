@@ -95,7 +95,7 @@ def test_what_is_said_of_real_data_was_measured():
     assert split(LAB.read_text(), *markers("sanity"))[1] == sanity_table(), "run: make table"
 
 
-RESNET = [ROOT / folder / "records" / "resnet20-on-cifar10.jsonl.gz" for folder in ("reproduction", "experiments")]
+RESNET = [ROOT / "reproduction" / folder / "resnet20-on-cifar10.jsonl.gz" for folder in ("records", "records/anew")]
 
 
 def valleys() -> dict[str, list[tuple[float, float, float]]]:
@@ -156,19 +156,6 @@ def test_where_a_network_trains_best_and_where_it_tests_best_was_measured():
     assert sorted(larger) == ["adam", "adamnc", "amsgrad", "wada_v3", "wada_v4"], "five of six methods, says the page"
 
 
-def test_what_the_page_says_of_the_search_that_is_not_over_is_so():
-    """Every method has a step size that trains better than the chosen one, and a larger one that tests better."""
-    noise = between_seeds("test_accuracy")[1]
-    runs, names = restore(RESNET[0])
-    finals = [run for run in runs if "resnet20 on cifar10" in names[run.key] and run.config["seed"] == 0]
-    assert len(finals) == 6
-    for run in finals:
-        lr, (loss, share) = run.config["lr"], (run.curves[metric][-1] for metric in ("train_loss", "test_accuracy"))
-        rows = valleys()[run.config["method"]]
-        assert min(row[1] for row in rows) < loss
-        assert max(row[2] for row in rows if row[0] > lr) > share + 2 * noise
-
-
 REPRODUCTION = ROOT / "reproduction" / "README.md"
 
 
@@ -186,7 +173,8 @@ def verdict_table() -> str:
         "In brackets: how many of the comparisons that a claim consists of came out as claimed, how many did not, and "
         "of how many too little is known. *Partly*: at least one did."
     )
-    drawn = "![WADA and the best baseline of each panel](reproduction/figures/standing.png)"
+    drawn = "![WADA and the best baseline of each panel](reproduction/figures/standing.png)\n\n"
+    drawn += REPRODUCTION.read_text().split("(figures/standing.png)\n\n")[1].split("\n\n")[0]
     return summary() + "\n".join(["", drawn, "", words, "", *table]) + "\n"
 
 

@@ -140,6 +140,10 @@ def test_where_an_accuracy_chooses_it_tells_the_best(criterion, by):
     assert [row[1:3] for row in view._best()] == [("wada", 0.01), ("adam", 0.1)]
     out.print(view._render())
     assert "Best so far, by test accuracy" in said(out)
+    colours = console(force_terminal=True)
+    colours.print(view._render())
+    assert "\x1b[1m80.00%" in said(colours)
+    assert "\x1b[1m0." not in said(colours)
 
 
 def test_the_rate_is_that_of_all_stacks_under_way(monkeypatch):

@@ -15,8 +15,9 @@ import pytest
 from wagmf.lab.environment import code_hash
 
 ROOT = Path(__file__).parents[1]
-ARCHIVES = sorted(ROOT.glob("**/records/*.jsonl.gz"))
-COSTS = ROOT / "reproduction" / "records" / "costs.csv"
+RECORDS = ROOT / "reproduction" / "records"
+FOLDERS = (RECORDS, RECORDS / "anew", ROOT / "experiments" / "beyond" / "records")
+ARCHIVES = [path for folder in FOLDERS for path in sorted(folder.glob("*.jsonl.gz"))]
 
 
 def git(*arguments: str) -> bytes:
@@ -45,7 +46,7 @@ def made() -> dict[str, set[str]]:
 
 def published() -> dict[str, str]:
     """In the place of commits that never were, others with the same code."""
-    text = (ROOT / "experiments" / "records" / "README.md").read_text()
+    text = (RECORDS / "README.md").read_text()
     return dict(re.findall(r"^\| ([0-9a-f]{40}) \| ([0-9a-f]{40}) \|", text, re.MULTILINE))
 
 
@@ -72,6 +73,6 @@ def test_commits_that_are_told_of_apart_are_those_that_are_not_in_the_history():
     commits = {*git("rev-list", "HEAD").decode().split()}
     assert {commit for commit in made() if commit not in commits} == {*published()}
     assert {*published().values()} <= commits
-    with gzip.open(ROOT / "reproduction" / "records" / "walks.jsonl.gz", "rt") as lines:
+    with gzip.open(RECORDS / "walks.jsonl.gz", "rt") as lines:
         assert {json.loads(line)["commit"] for line in lines} <= commits
-    assert {*pd.read_csv(COSTS)["commit"]} <= commits
+    assert {*pd.read_csv(RECORDS / "costs.csv")["commit"]} <= commits

@@ -258,6 +258,52 @@ def test_a_search_that_was_replaced_is_told_of(tmp_path):
     assert "**MLP on CIFAR-10 was searched twice.**" not in (FOLDER / "README.md").read_text()
 
 
+ANEW = FOLDER / "records" / "anew" / "resnet20-on-cifar10.jsonl.gz"
+
+
+@pytest.mark.skipif(not ANEW.exists(), reason="no search is under way")
+def test_a_search_that_is_not_over_is_told_of_and_shown_nowhere(tmp_path):
+    """Its runs are in no figure and table; what it has found is, in words, as far as it takes other runs' place."""
+    (tmp_path / "records" / "anew").mkdir(parents=True)
+    path = Path(shutil.copy(FOLDER / "records" / ANEW.name, tmp_path / "records"))
+    alone = rebuild(tmp_path)[0].read_text()
+    assert "is not over" not in alone
+    runs, names = restore(ANEW)
+    one = next(run for run in runs if run.config["method"] == "adam" and run.config["lr"] == 0.0015)
+    curves = one.curves | {"train_loss": [*one.curves["train_loss"][:-1], 0.0125], "test_accuracy": [0.987]}
+    runs = [replace(run, curves=curves) if run is one else run for run in runs]
+    archive(runs, names, tmp_path / "records" / "anew" / ANEW.name)
+    text = rebuild(tmp_path)[0].read_text()
+    lines = {line for line in text.splitlines() if line.startswith(("|", "!["))}
+    assert lines == {line for line in alone.splitlines() if line.startswith(("|", "!["))}
+    assert f"A search with {len(runs)} runs of 200 epochs is to take its place" in text
+    assert "Adam 0.0015 (0.0125, 98.70 %; 0.000667 was chosen)" in text
+    assert "WADA has 92.22 % test accuracy where it trains best, the other methods at most 98.70 %" in text
+    assert f"the {len(runs)} of the search that is not over ({sum(minutes(runs).values()):.1f} minutes)" in text
+    kept, called = restore(path)
+    archive([*kept, *runs], called | {run.key: [] for run in runs}, path)  # where they go when it is over
+    assert "is not over" not in rebuild(tmp_path)[0].read_text()
+
+
+def test_what_is_said_of_the_search_that_is_not_over_is_on_record():
+    """Where each method trains best so far, by the archives alone; and that it is not where it was run."""
+    if not ANEW.exists():
+        assert "is not over" not in (FOLDER / "README.md").read_text()
+        return
+    name, text = "resnet20 on cifar10", (FOLDER / "README.md").read_text()
+    runs = [*restore(ANEW)[0], *restore(FOLDER / "records" / ANEW.name)[0]]
+    for method in PAPER_METHODS:
+        tried = [
+            run for run in runs if (run.config["method"], run.config["epochs"], run.config["seed"]) == (method, 200, 0)
+        ]
+        best = min(tried, key=lambda run: run.curves["train_loss"][-1])
+        loss, share = (best.curves[metric][-1] for metric in ("train_loss", "test_accuracy"))
+        chosen = recorded().chosen[name][method]
+        told = f"{label(method)} {best.config['lr']:g} ({loss:.4f}, {100 * share:.2f} %; {chosen:g} was chosen)"
+        assert told in text
+        assert best.config["lr"] != chosen
+
+
 def test_the_interactive_report_follows_the_paper_and_says_who_chose(tmp_path):
     shutil.copytree(FOLDER / "records", tmp_path / "records")
     page = rebuild(tmp_path)[-1].read_text()
@@ -528,6 +574,11 @@ def test_the_whole_pipeline_in_small(tmp_path, small, one_thread):
     assert "they stand in for every dataset" in text
     assert verdict_in(text, "C3") != "**not run**"
     assert verdict_in(text, "C5") == "**not run**"
+    (again := tmp_path / "again" / "records" / "anew").mkdir(parents=True)
+    shutil.copy(out / "records" / "softmax-on-mnist.jsonl.gz", again)
+    call("--quick", "--only", "softmax", "--experiments", small, "-o", tmp_path / "again", "--device", "cpu")
+    assert not Records(tmp_path / "again" / "runs.db").attempts(), "all was known from a search that was not over"
+    assert "is not over" not in (tmp_path / "again" / "README.md").read_text()
     before = contents(out)
     call("--quick", "--only", "softmax", "--experiments", small, "-o", out, "--device", "cpu")
     assert [key for keys, _ in Records(out / "runs.db").attempts() for key in keys] == starts
@@ -565,7 +616,7 @@ def test_step_sizes_of_the_paper_are_chosen_by_the_training_loss(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["reproduce", "--quick"])
     assert result.exit_code != 0
-    assert "Invalid by of tuning: 'test_accuracy'" in str(result.exception)
+    assert "Invalid by of tuning: 'test_accuracy' (mlp on mnist must be tuned by train_loss" in str(result.exception)
     assert [each.name for each in tmp_path.iterdir()] == ["experiments"]
 
 

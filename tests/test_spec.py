@@ -243,7 +243,7 @@ BAD = {
     "lr nan": (but(lrs="[nan]"), ["learning rate of adam", "nan"]),
     "lr infinite": (but(lrs="[inf]"), ["learning rate of adam", "inf"]),
     "lr zero": (but(lrs="[0.1, 0]"), ["learning rate of adam", "0"]),
-    "lr too small": (but(lrs="[1e-39]"), ["learning rate of adam", "1e-39", ">= 1e-38"]),
+    "lr too small": (but(lrs="[1e-38]"), ["learning rate of adam", "1e-38", ">= 1.2e-38"]),
     "lr too large": (but(lrs="[1e39]"), ["learning rate of adam", "1e+39", "<= 1e+38"]),
     "lr negative": (but(lrs="[-0.1]"), ["learning rate of adam", "-0.1"]),
     "lrs a number": (but(lrs="0.1"), ["lrs of adam", "0.1", "list"]),

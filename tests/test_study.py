@@ -438,7 +438,11 @@ def test_standing_counts_every_comparison():
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('name = "growth"', 'name = "grwth"', "Invalid name: 'grwth' (no experiment has a name that begins with it)"),
+        (
+            'name = "growth"',
+            'name = "grwth"',
+            "Invalid name: 'grwth' (experiments must be called 'grwth, …'; there are 'growth, ",
+        ),
         ('reference = "wada"', 'reference = "adam"', "Invalid reference: 'adam' (it is no method of growth, "),
         ('reference = "wada"', "", "Invalid reference: None (the question must say it)"),
         ('"test_accuracy"', '"accuracy"', "Invalid metric: 'accuracy'"),
@@ -460,6 +464,14 @@ def test_a_study_that_makes_no_sense_is_refused(old, new, words, described, tmp_
         rebuild_study(described, tmp_path)
     assert words in str(error.value)
     assert "study.toml" in str(error.value)
+
+
+@pytest.mark.parametrize("more", [[], ["--no-train"]])
+def test_a_question_that_cannot_be_asked_is_refused_before_training(more, described, tmp_path):
+    (described / "study.toml").write_text(STUDY.replace('name = "growth"', 'name = "grwth"', 1))
+    result = CliRunner().invoke(app, ["study", str(described), "--quick", "-o", str(tmp_path / "out"), *more])
+    assert "Invalid name: 'grwth'" in str(result.exception)
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_experiment_of_which_nothing_is_asked_is_refused(described, tmp_path):

@@ -258,6 +258,17 @@ def test_a_search_that_is_stopped_has_chosen_nothing(tmp_path, monkeypatch, one_
     assert not page.exists() or "which a search has chosen" not in page.read_text()
 
 
+def test_a_grid_ends_where_a_step_size_may_not_be():
+    """There is no smaller one to be tried, and the best is at an edge; so with the finer grid."""
+    assert next_rates({1.2e-38: 0.1, 1.2e-37: 0.2}, [1.2e-38, 1.2e-37], 10) == ()
+    assert next_rates({1e37: 0.2, 1e38: 0.1}, [1e37, 1e38], 10) == ()
+    assert next_rates({1e-37: 0.1, 1e-36: 0.2}, [1e-37, 1e-36], 10 / 3) == (3e-38,)
+    (one,) = ready({"methods": ["adam"], "lrs": [1.2e-38, 1.2e-37], "tuning": {}})
+    found = search(one, lambda prepared, arm: arm.lr)
+    assert (found.missing, found.edges) == (None, ("adam",))
+    assert min(found.fine["adam"]) == found.chosen.experiment.arms[0].lr == 1.2e-38
+
+
 def test_experiments_without_a_search_pass_through(tmp_path):
     (one,) = ready({"methods": ["adam"], "lrs": [0.1]})
     assert tune([one], tmp_path / "runs.db") == [(one, None)]

@@ -370,7 +370,9 @@ def _reproduce(
     from wagmf.lab.reproduction import rebuild
 
     for each in _check_training(train, every, only, device, experiments):
-        one_of("by of tuning", each.tuning.by, ("train_loss",))  # as its page says; for others there are studies
+        if each.tuning.by != "train_loss":
+            right = f"{each.name} must be tuned by train_loss, as the page says; wagmf study takes any metric"
+            refuse("by of tuning", each.tuning.by, right)
     folder = _folder(out or Path("reproduction-quick" if quick else "reproduction"))
     _train_and_write(
         folder,
@@ -402,10 +404,11 @@ def _study(
     """
     _need_the_lab()
     from wagmf.lab.questions import read_study
-    from wagmf.lab.study import rebuild_study
+    from wagmf.lab.study import check_questions, rebuild_study
 
     study = read_study(experiments)
     _check_training(train, every, only, device, experiments)
+    check_questions(study, experiments)
     folder = _folder(out or (Path(f"{experiments.resolve().name}-quick") if quick else experiments))
 
     def trained() -> None:
@@ -463,6 +466,7 @@ def _train_some(prepared: Any, folder: Path, every: int, known: list[Path]) -> N
 def _train_paper(folder: Path, experiments: Path, only: list[str], quick: bool, device: str | None, every: int) -> None:
     """Simulate, train and time what is missing."""
     from wagmf.lab.costs import measure
+    from wagmf.lab.evidence import anew_archives
     from wagmf.lab.paper_runs import COSTS, SYNTHETIC
 
     prepared = _prepared(experiments, only, quick, device)
@@ -470,7 +474,7 @@ def _train_paper(folder: Path, experiments: Path, only: list[str], quick: bool, 
     if not only or SYNTHETIC in only:
         tasks = _tasks("1e5" if quick else "1e7", 3 if quick else 8, ",".join(PAPER_METHODS), _LRS, 100)
         _walk(tasks, folder / "walks.jsonl", archives / "walks.jsonl.gz")
-    _train_some(prepared, folder, every, [])
+    _train_some(prepared, folder, every, anew_archives(folder))
     if COSTS in only or (not only and not (archives / "costs.csv").exists()):
         _say("Timing a step of every network with every method ...")
         measure(archives / "costs.csv", device, quick=quick)

@@ -25,6 +25,7 @@ __all__ = [
     "TRIED",
     "Evidence",
     "StackOfRuns",
+    "anew_archives",
     "experiment_of",
     "gather",
     "minutes",
@@ -61,6 +62,7 @@ class Evidence:
     walks: list[Record]
     costs: pd.DataFrame
     walks_commits: tuple[str, ...] = ()
+    anew: tuple[Run, ...] = ()  # of searches that take the place of those among the runs, and are not over
 
     @cached_property
     def all(self) -> Tables:
@@ -140,7 +142,7 @@ def tried_rates(of: Callable[[str], Any], name: str, chosen: Mapping[str, float]
 
 
 def gather(folder: Path) -> Evidence:
-    """Read the records of a folder; what is not there yet is empty.
+    """Read the records of a folder; what is not there yet is empty. Archives in its folder ``anew`` are kept apart.
 
     >>> import tempfile
     >>> len(gather(Path(tempfile.mkdtemp())).runs)
@@ -154,6 +156,7 @@ def gather(folder: Path) -> Evidence:
             runs |= {run.key: run for run in found}
             for key, several in called.items():
                 names[key] = sorted({*names.get(key, []), *several})
+    anew = {run.key: run for path in anew_archives(folder) for run in restore(path)[0] if run.key not in runs}
     walks, costs = folder / "records" / "walks.jsonl.gz", folder / "records" / "costs.csv"
     return Evidence(
         list(runs.values()),
@@ -161,7 +164,17 @@ def gather(folder: Path) -> Evidence:
         unpack_walks(walks) if walks.exists() else [],
         _costs_of(costs) if costs.exists() else pd.DataFrame(columns=_COSTS),
         walks_commits(walks) if walks.exists() else (),
+        tuple(anew.values()),
     )
+
+
+def anew_archives(folder: Path) -> list[Path]:
+    """The archives of searches that are done again and are not over.
+
+    >>> anew_archives(Path("nowhere"))
+    []
+    """
+    return sorted((folder / "records" / "anew").glob("*.jsonl.gz"))
 
 
 def _costs_of(path: Path) -> pd.DataFrame:

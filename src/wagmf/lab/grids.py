@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
+from wagmf.arguments import refuse
 from wagmf.lab.stats import better_is_lower, mean_finals
 
 __all__ = ["TUNED", "Row", "Slacks", "beyond_the_grid", "grid_slack", "grid_slacks", "losses_by_rate", "widened"]
@@ -39,6 +40,10 @@ def grid_slack(losses: Mapping[float, float], chosen: float) -> float:
     >>> grid_slack({0.1: 1.2, 0.2: 1.0}, chosen=0.2)
     inf
     """
+    if chosen not in losses:
+        refuse(
+            "chosen", chosen, f"one of the step sizes that were tried: {', '.join(f'{lr:g}' for lr in sorted(losses))}"
+        )
     rates = sorted(losses)
     place = rates.index(chosen)
     if place in (0, len(rates) - 1):

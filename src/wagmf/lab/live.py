@@ -122,7 +122,9 @@ class LiveView(Watch):
         by = " and ".join(dict.fromkeys(self._by.values())) or "training loss"
         table = Table("experiment", "method", "best α", "training loss", "test accuracy", title=f"Best so far, by {by}")
         for name, method, lr, loss, hit in self._best():
-            table.add_row(Text(name), Text(method), f"{lr:g}", f"{loss:.4g}", f"{hit:.2%}")
+            ends = [Text(f"{loss:.4g}"), Text(f"{hit:.2%}")]
+            ends[self._by[name] == "test accuracy"].stylize("bold")  # what tells the best of this experiment
+            table.add_row(Text(name), Text(method), f"{lr:g}", *ends)
         self._bars.update(self._bar, description=f"{self.done}/{self.total} runs") if self._bar is not None else None
         return Group(table, Text(f"{self._current}   {self._rate}"), self._bars)
 

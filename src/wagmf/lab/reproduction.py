@@ -179,7 +179,7 @@ def _text(
         least=f"2/{2 ** int(_seeds(evidence).split()[0])}",
         verdicts=found,
         outcomes=outcomes,
-        summary=_summary(outcomes, _shorter(evidence), _at_other_rates(evidence, outcomes)),
+        summary=_summary(outcomes, _early(evidence), _at_other_rates(evidence, outcomes)),
         pairs=PAIRS,
         rows=_table_rows(evidence, table),
         counts=_counts(table),
@@ -194,6 +194,7 @@ def _text(
         moved=_moved(evidence),
         shorter=_shorter(evidence),
         twice=_twice(evidence),
+        anew=_anew(evidence),
         penalties=_penalties(evidence),
         walks_commits=evidence.walks_commits,
         costs=_costs(evidence.costs),
@@ -257,24 +258,27 @@ def _relative(difference: float, to: float, metric: str) -> str:
     return f"{100 * size:+.2f} {unit}".replace("-0.00", "±0.00").replace("+0.00", "±0.00")
 
 
-def _summary(outcomes: list[dict[str, Any]], shorter: list[dict[str, Any]], others: list[str]) -> str:
+def _summary(outcomes: list[dict[str, Any]], early: list[str], others: list[str]) -> str:
     """How WADA stands to the best baseline of each panel, in plain words."""
     kinds = {kind: [row for row in outcomes if row["shown"] == kind] for kind in ("ours", "baseline", "")}
     small = [_called(row) for row in kinds[""] if row["p"] < ALPHA]
     weak = [_called(row) for row in outcomes if row["shown"] and not row["stands"]]
-    early = [title_of(each["experiment"]) for each in shorter]
     of = "all" if len(outcomes) == len(PANELS) else f"the {len(outcomes)} that were run"
-    sized = {kind: [f"{_called(row)} ({row['difference']})" for row in kinds[kind]] for kind in kinds}
+    sized = {kind: [f"{_called(row)} ({row['difference']}{_hardly(row)})" for row in kinds[kind]] for kind in kinds}
     lines = [
         f"Beside the best baseline of each panel, in {of} of the paper's {len(PANELS)}, WADA is shown to be",
         "",
         f"- **better in {len(kinds['ours']) or 'none'}**{_listed(sized['ours'])};",
         f"- **worse in {len(kinds['baseline']) or 'none'}**{_listed(sized['baseline'])};",
         f"- in {len(kinds['']) or 'none'} no difference is shown"
-        + (f" (a finer grid of step sizes might change what there is{_listed(small)})" if small else "")
+        + (
+            f" (in {len(small)} of them p is small, but step sizes between those tried may undo it{_listed(small)})"
+            if small
+            else ""
+        )
         + ".",
         "",
-        f"Less than {100 * LOSS_MARGIN:g} % or {100 * ACCURACY_MARGIN:g} pp hardly matters."
+        f"(What hardly matters: less than {100 * LOSS_MARGIN:g} % of the loss or {100 * ACCURACY_MARGIN:g} pp.)"
         + (" To be read with care:" if weak or others or early else ""),
     ]
     cares = {
@@ -305,6 +309,29 @@ def _at_other_rates(evidence: Evidence, outcomes: list[dict[str, Any]]) -> list[
                 f"beside {label(ahead)}'s {100 * taken['test_accuracy'].item():.2f} % (one seed)"
             )
     return found
+
+
+def _hardly(row: dict[str, Any]) -> str:
+    """What is to be said of a difference that is shown, and small."""
+    cell, metric = row["cell"], row["panel"].metric
+    margin = LOSS_MARGIN * abs(cell["mean_baseline"]) if metric == "train_loss" else ACCURACY_MARGIN
+    return ", which hardly matters" if abs(cell["difference"]) < margin else ""
+
+
+def _early(evidence: Evidence) -> list[str]:
+    """The experiments whose step sizes were chosen by shorter runs; and what is known by now of longer ones."""
+    anew, names = _anew(evidence), []
+    for each in _shorter(evidence):
+        words, best = title_of(each["experiment"]), anew.get(each["experiment"], {}).get("best", {})
+        others = [_end(run, "test_accuracy") for method, run in best.items() if method != "wada"]
+        if "wada" in best and others:
+            words += (
+                " (by one seed and a search at full length that is not over, WADA has "
+                f"{100 * _end(best['wada'], 'test_accuracy'):.2f} % test accuracy where it trains best, "
+                f"the other methods at most {100 * max(others):.2f} %)"
+            )
+        names.append(words)
+    return names
 
 
 def _called(row: dict[str, Any]) -> str:
@@ -450,6 +477,38 @@ def _shorter(evidence: Evidence) -> list[dict[str, Any]]:
     ]
 
 
+def _anew(evidence: Evidence) -> dict[str, dict[str, Any]]:
+    """The searches that are done again and are not over: what they took, and by method the run that trains best so far.
+
+    Runs of the same length and seed that were made before count, too: the search uses them again.
+    """
+    found = {}
+    for name in evidence.chosen:
+        runs = [run for run in evidence.anew if experiment_of(run.experiment) == name]
+        alike = {(run.config["epochs"], run.config["seed"]) for run in runs}
+        before = [run for run in evidence.runs if experiment_of(run.experiment) == name]
+        tried = [run for run in (*before, *runs) if (run.config["epochs"], run.config["seed"]) in alike]
+        best: dict[str, Run] = {}
+        for run in sorted((run for run in tried if not run.diverged), key=_end, reverse=True):
+            best[run.config["method"]] = run
+        if runs:
+            found[name] = {
+                "runs": len(runs),
+                "epochs": max(epochs for epochs, _ in alike),
+                "minutes": sum(minutes(runs).values()),
+                "best": {method: best[method] for method in _methods() if method in best},
+                "told": [_best_told(evidence, name, best[method]) for method in _methods() if method in best],
+            }
+    return found
+
+
+def _best_told(evidence: Evidence, name: str, run: Run) -> str:
+    """At which step size a method trains best, in the place of which, and what it comes to."""
+    method, lr = run.config["method"], run.config["lr"]
+    ends = f"{_end(run):.4f}, {100 * _end(run, 'test_accuracy'):.2f} %"
+    return f"{label(method)} {lr:g} ({ends}; {evidence.chosen[name][method]:g} was chosen)"
+
+
 def _twice(evidence: Evidence) -> list[dict[str, Any]]:
     """The experiments that were searched twice: how long runs of the earlier second stage were, what it had chosen."""
     found = []
@@ -482,8 +541,8 @@ def _at(evidence: Evidence, name: str, method: str, lr: float) -> str:
     return f"{lr:g} ({np.mean(ends):.4f})" if ends else f"{lr:g}"
 
 
-def _end(run: Run) -> float:
-    end = run.curves["train_loss"][-1]
+def _end(run: Run, metric: str = "train_loss") -> float:
+    end = run.curves[metric][-1]
     return np.nan if end is None else end
 
 

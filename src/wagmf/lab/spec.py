@@ -46,7 +46,19 @@ from wagmf.lab.sources import look_here, told
 from wagmf.methods import METHODS
 from wagmf.rule import Rule, fold
 
-__all__ = ["LOSSES", "METRICS", "PRECISIONS", "Arm", "Experiment", "Problem", "Tuning", "address", "experiment", "read"]
+__all__ = [
+    "LOSSES",
+    "METRICS",
+    "PRECISIONS",
+    "RATES",
+    "Arm",
+    "Experiment",
+    "Problem",
+    "Tuning",
+    "address",
+    "experiment",
+    "read",
+]
 
 METRICS: tuple[str, ...] = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
 """What is recorded of every epoch."""
@@ -56,6 +68,10 @@ LOSSES: tuple[str, ...] = ("running", "clean")
 
 PRECISIONS: tuple[str, ...] = ("auto", "float32", "bfloat16", "float64")
 """Of activations and products; weights and the update are float32 at least. "auto": bfloat16 on a GPU."""
+
+
+RATES: tuple[float, float] = (1.2e-38, 1e38)
+"""The least and the largest step size: in float32 what is smaller loses digits, and what is larger is infinite."""
 
 
 @dataclass(frozen=True)
@@ -205,6 +221,9 @@ class Tuning:
     above: int = 2
     by: str = "train_loss"
 
+    def __post_init__(self) -> None:
+        one_of("by of tuning", self.by, METRICS)
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -314,8 +333,7 @@ def _dataset(source: str, folder: Path | None) -> str:
 
 
 def _rate(lr: Any, what: str) -> float:
-    """A step size that is neither 0 nor infinite in float32."""
-    return real("lr", lr, least=1e-38, most=1e38, what=what)
+    return real("lr", lr, least=RATES[0], most=RATES[1], what=what)
 
 
 def _arms(methods: Any, lrs: Any) -> tuple[Arm, ...]:
@@ -358,8 +376,7 @@ def _tuning(table: Any, problem: Problem) -> Tuning | None:
     epochs = integer("epochs of tuning", table.get("epochs", problem.epochs), least=1, most=10**6)
     fine = integer("fine_epochs of tuning", table.get("fine_epochs", epochs), least=1, most=10**6)
     below, above = (integer(f"{name} of tuning", table.get(name, 2), least=1, most=10) for name in ("below", "above"))
-    by = one_of("by of tuning", table.get("by", "train_loss"), METRICS)
-    return Tuning(epochs, fine, _seeds(table.get("seeds", 1)), below, above, by)
+    return Tuning(epochs, fine, _seeds(table.get("seeds", 1)), below, above, table.get("by", "train_loss"))
 
 
 def _seeds(seeds: Any) -> tuple[int, ...]:

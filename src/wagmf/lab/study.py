@@ -23,11 +23,11 @@ from wagmf.lab.files import write_whole
 from wagmf.lab.grids import TUNED, grid_slacks, losses_by_rate
 from wagmf.lab.looks import label, styles, title_of
 from wagmf.lab.paper_runs import STUDY, paper_experiments
-from wagmf.lab.questions import Beside, Question, answer_of, besides, read_study, standing
+from wagmf.lab.questions import Beside, Question, Study, answer_of, besides, read_study, standing
 from wagmf.lab.records import restore, tables, write_csv
-from wagmf.lab.spec import Experiment
+from wagmf.lab.spec import METRICS, Experiment
 
-__all__ = ["rebuild_study"]
+__all__ = ["check_questions", "rebuild_study"]
 
 _ROUNDING = 1e-6  # of the numbers in archives
 
@@ -118,7 +118,7 @@ def rebuild_study(experiments: Path, folder: Path) -> list[Path]:
     every = [asdict(cell) for each in asked for cell in cells[each.question.name]]
     written = [
         write_csv(pd.DataFrame(every, columns=[*Beside.__dataclass_fields__]), folder / "comparisons.csv"),
-        write_csv(pd.DataFrame(_rates(asked), columns=[*TRIED, "by"]), folder / "step-sizes.csv"),
+        write_csv(_rates(asked), folder / "step-sizes.csv"),
     ]
     beside = {run.key: run for path in study.archives for run in restore(path)[0]}  # what kept the device busy, too
     took = minutes((beside | {run.key: run for run in evidence.runs}).values())
@@ -159,10 +159,25 @@ def _from_here(path: Path) -> str:
     return (whole.relative_to(here) if whole.is_relative_to(here) else path).as_posix()
 
 
-def _asked(question: Question, experiments: Sequence[Experiment], curves: pd.DataFrame) -> _Asked:
+def check_questions(study: Study, experiments: Path) -> None:
+    """Refuse a question that cannot be asked of the experiments in the folder, before any of them is trained.
+
+    >>> from wagmf.lab.questions import read_study
+    >>> folder = Path("experiments/beyond")
+    >>> check_questions(read_study(folder), folder)
+    """
+    found = paper_experiments(experiments)
+    for question in study.questions:
+        _own(question, found)
+
+
+def _own(question: Question, experiments: Sequence[Experiment]) -> list[Experiment]:
+    """The experiments that a question is asked of, with the methods that it names."""
     own = [one for one in experiments if question.asked_of(one.name)]
     if not own:
-        raise Refused(f"{STUDY}: Invalid name: {question.name!r} (no experiment has a name that begins with it)")
+        names = ", ".join(repr(one.name) for one in experiments)
+        right = f"experiments must be called '{question.name}, …'; there are {names}"
+        raise Refused(f"{STUDY}: Invalid name: {question.name!r} ({right})")
     for one in own:
         if question.reference not in {arm.label for arm in one.arms}:
             raise Refused(f"{STUDY}: Invalid reference: {question.reference!r} (it is no method of {one.name})")
@@ -170,6 +185,11 @@ def _asked(question: Question, experiments: Sequence[Experiment], curves: pd.Dat
     for name in question.methods:
         if name not in known:
             raise Refused(f"{STUDY}: Invalid method: {name!r} ({question.name} has {', '.join(sorted(known))})")
+    return own
+
+
+def _asked(question: Question, experiments: Sequence[Experiment], curves: pd.DataFrame) -> _Asked:
+    own = _own(question, experiments)
     return _Asked(question, own, curves.assign(method=[question.called(name) for name in curves["method"]]))
 
 
@@ -324,14 +344,17 @@ def _edges(asked: _Asked) -> list[str]:
     return found
 
 
-def _rates(asked: Sequence[_Asked]) -> list[dict[str, Any]]:
+def _rates(asked: Sequence[_Asked]) -> pd.DataFrame:
     """Every step size that was tried in the searches, what it came to, and by what it was judged."""
-    return [
-        row | {"by": _by(one)}
-        for each in asked
-        for one in each.whole
-        for row in tried_rates(each.of, one.name, each.chosen(one.name))
-    ]
+    rows = []
+    for each in asked:
+        for one in each.whole:
+            by = _by(one)
+            for row in tried_rates(each.of, one.name, each.chosen(one.name)):
+                means = stats.mean_finals(each.of(f"{one.name}, {row['stage']}"), by)
+                rows.append(row | {"by": by, by: means[row["method"], row["lr"]]})
+    others = [metric for metric in METRICS if metric not in TRIED and any(metric in row for row in rows)]
+    return pd.DataFrame(rows, columns=[*TRIED, "by", *others])
 
 
 def _lacking(asked: _Asked, one: Experiment, evidence: Evidence) -> dict[str, str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from wagmf.arguments import refuse
 from wagmf.lab.planning import Prepared
 from wagmf.lab.records import Records, Run
-from wagmf.lab.spec import Arm, Experiment, Tuning, address
+from wagmf.lab.spec import RATES, Arm, Experiment, Tuning, address
 from wagmf.lab.stats import better_is_lower
 from wagmf.lab.sweep import Engine, Watch, sweep
 
@@ -49,7 +49,12 @@ def next_rates(tried: Mapping[float, float], first: Iterable[float], factor: flo
         wanted.append(_rounded(rates[0] / factor))
     if not lost and _falls(tried, rates[::-1]) and sum(lr > started[-1] for lr in tried) < _MOST:
         wanted.append(_rounded(rates[-1] * factor))
-    return tuple(wanted)
+    return tuple(filter(_possible, wanted))
+
+
+def _possible(lr: float) -> bool:
+    """Whether there may be such a step size: where there may not, a grid ends."""
+    return RATES[0] <= lr <= RATES[1]
 
 
 def _falls(tried: Mapping[float, float], rates: list[float]) -> bool:
@@ -123,7 +128,10 @@ def search(prepared: Prepared, loss: Loss) -> Searched:
     if missing:
         return Searched(stages, coarse, {}, missing)
     steps = range(-tuning.below, tuning.above + 1)
-    around = {label: [_rounded(_best(tried) * FINE**k) for k in steps] for label, tried in coarse.items()}
+    around = {
+        label: [lr for k in steps if _possible(lr := _rounded(_best(tried) * FINE**k))]
+        for label, tried in coarse.items()
+    }
     # Where both stages are of one length, what the first has tried counts in the second.
     known = coarse if tuning.fine_epochs == tuning.epochs else {}
     around = {label: [_snapped(lr, known.get(label, {})) for lr in lrs] for label, lrs in around.items()}
