@@ -174,9 +174,12 @@ def searching_as(each, other):
 
 
 def paces():
-    """By experiment: that of its own stacks, whatever they were of."""
-    prepared, _, _ = world()
-    return {name: fitted(on_record(name), step_alone(each.experiment.problem.model)) for name, each in prepared.items()}
+    """By experiment: that of its own stacks, whatever they were of; with too few, that of what stands in for it."""
+    found = {}
+    for name, other in world()[1].items():
+        stacks = on_record(name) if len(on_record(name)) > 1 else on_record(name_of(other.experiment.problem))
+        found[name] = fitted(stacks, step_alone(other.experiment.problem.model))
+    return found
 
 
 @cache
@@ -303,9 +306,11 @@ def pace_table(known):
     ]
     for name, pace in known.items():
         stacks = on_record(name)
-        there = from_the_others(stacks, pace.alone)
-        off = max(max(a / b, b / a) for a, b in zip(there, (each.seconds for each in stacks), strict=True))
-        cells = [f"{sum(each.seconds for each in stacks) / 60:.1f}", f"{sum(there) / 60:.1f}", f"× {off:.1f}"]
+        cells = ["–"] * 3
+        if len(stacks) > 1:
+            there = from_the_others(stacks, pace.alone)
+            off = max(max(a / b, b / a) for a, b in zip(there, (each.seconds for each in stacks), strict=True))
+            cells = [f"{sum(each.seconds for each in stacks) / 60:.1f}", f"{sum(there) / 60:.1f}", f"× {off:.1f}"]
         cells += [f"{pace.ready:.0f}", f"{1e3 * pace.alone:.3f}", f"{1e3 * pace.further:.4f}"]
         lines.append(f"| {name} | {counted(name)} of {runs_of(name)} | {' | '.join(cells)} |")
     most = max(stack.replicas for name in known for stack in on_record(name))

@@ -167,19 +167,20 @@ def job(layer, replicas):
     return partial(convolve, after(), weight, stride=stride, back=(size, size), summed=True, **more), moved
 
 
-def first(result):
-    return (result[0] if isinstance(result, tuple) else result).float()
+def numbers(result):
+    """What comes of a kernel: images, and their sums, which lie in as many rows as there are programs; or slopes."""
+    return [result[0].float(), result[1].sum(1)] if isinstance(result, tuple) else [result]
 
 
 def tried(layer, cut, near=False):
     """Whether a cut can be compiled and gives what the one in use gives: nothing, or what is wrong."""
     if near:
         by_way_of_the_nearest_cache()
-    launched = job(layer, 2)[0]
-    right = first(launched())
     try:
+        launched = job(layer, 2)[0]
+        right = numbers(launched())
         with using(layer, cut):
-            far = float((first(launched()) - right).norm() / right.norm())
+            far = max(float((a - b).norm() / b.norm()) for a, b in zip(numbers(launched()), right, strict=True))
     except Exception as error:  # of many kinds, as many as there are ways not to fit
         return f"{type(error).__name__}: {error}".splitlines()[0][:200]
     return "" if far < 0.02 else f"{far:.3g} away"
@@ -225,9 +226,12 @@ def compiled(layers, near, workers):
     """Every cut that works, of each layer; the reasons of those that do not are printed."""
     asked = [(layer, cut) for layer in layers for cut in cuts(layer)]
     unlike = {(layer, cut.tiles): cut for layer, cut in asked}  # how many splits there are is not compiled
-    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        found = {key: pool.submit(tried, key[0], cut, near) for key, cut in unlike.items()}
-        wrong = {key: one.result() for key, one in found.items()}
+    wrong = {}
+    for _ in range(2):  # a process that dies takes the others' work with it
+        with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+            found = {key: pool.submit(tried, key[0], cut, near) for key, cut in unlike.items() if key not in wrong}
+            wrong |= {key: one.result() for key, one in found.items() if one.exception() is None}
+    wrong = {key: wrong.get(key, "not tried: a process died") for key in unlike}
     for (layer, tiles), reason in wrong.items():
         if reason:
             print(f"{layer.name} {tuple(tiles)}: {reason}", file=sys.stderr)
@@ -257,46 +261,52 @@ def measure(layers, replicas, near, workers):
 def report(found):
     print(f"{found['device']}, torch {found['torch']}, {found['replicas']} replicas" + ", near" * found["near"])
     layers = {layer.name: layer for layer in LAYERS}
-    took = {}
+    took, now = {}, {}
     for row in found["rows"]:
         took.setdefault(layers[row["layer"]], {})[tuple(row["cut"])] = row["us"]
+        now |= {layers[row["layer"]]: row["us"]} if row["in_use"] else {}
+    now = {layer: now.get(layer, math.nan) for layer in took}  # unknown, if it does not work on this device
     copies = {layers[row["layer"]]: row["copy_us"] for row in found["rows"]}
     print("\n| layer | times | in use, µs | a copy | best cuts, µs |\n|---|--:|--:|--:|---|")
     for layer, times in took.items():
         words = "; ".join(f"{[*cut]} {times[cut]:.1f}" for cut in sorted(times, key=times.__getitem__)[:4])
-        print(f"| {layer.name} | {layer.times} | {now(layer, times):.1f} | {copies[layer]:.1f} | {words} |")
+        print(f"| {layer.name} | {layer.times} | {now[layer]:.1f} | {copies[layer]:.1f} | {words} |")
     print("\n| table | layers | in use, µs | best cut of all that share it | µs |\n|---|---|--:|---|--:|")
     for entry, (cut, best) in tables(took).items():
         own = [layer for layer in took if layer.entry == entry]
-        before = sum(layer.times * now(layer, took[layer]) for layer in own)
+        before = sum(layer.times * now[layer] for layer in own)
         names = ", ".join(layer.name for layer in own)
         print(f"| {entry[0]} {entry[1] or ''} | {names} | {before:.0f} | {[*cut]} | {best:.0f} |")
-    if len(took) == len(LAYERS):
-        before = sum(layer.times * now(layer, times) for layer, times in took.items())
+    if len(took) == len(LAYERS) and {layer.entry for layer in LAYERS} == {*tables(took)}:
+        before = sum(layer.times * now[layer] for layer in took)
         after = sum(best for _, best in tables(took).values())
         copied = sum(layer.times * copies[layer] for layer in took)
         print(f"\nOf a step of ResNet-20 {before:.0f} µs, with the best cuts {after:.0f}; copies: {copied:.0f}")
 
 
-def now(layer, times):
-    """What the cut in use takes; nothing is known if it does not work on this device."""
-    cut = IN_USE[layer]
-    return times.get((*cut.tiles, cut.splits), math.nan)
-
-
 def tables(took):
     """For each table the cut that is best for all its layers, and what these take; there is one number of splits."""
     found = [_tables(took, splits) for splits in sorted({cut[-1] for times in took.values() for cut in times})]
-    return min(found, key=lambda each: (-len(each), sum(best for _, best in each.values())))
+    return min(found or [{}], key=lambda each: (-len(each), sum(best for _, best in each.values())))
+
+
+def as_it_is(layer, cut):
+    """What a cut of its table is to a layer: cells have a shape of their own where the images are halved."""
+    if not layer.widens or layer.kind == "weights":
+        return cut
+    tiles = _Tiles(*cut[:-1])._replace(tall=1, wide=2)
+    columns = convolutions._cells(3, 2, tiles, layer.back).columns
+    return (*tiles._replace(together=min(tiles.together, columns)), cut[-1])
 
 
 def _tables(took, splits):
     found = {}
     for entry in dict.fromkeys(layer.entry for layer in took):
         own = {layer: times for layer, times in took.items() if layer.entry == entry}
-        known = set.intersection(*(set(times) for times in own.values()))
-        some = [cut for cut in known if entry[0] == "_CONVOLVE" or cut[-1] == splits]
-        total = {cut: sum(layer.times * times[cut] for layer, times in own.items()) for cut in some}
+        every = {cut for times in own.values() for cut in times}
+        some = [cut for cut in every if entry[0] == "_CONVOLVE" or cut[-1] == splits]
+        some = [cut for cut in some if all(as_it_is(layer, cut) in times for layer, times in own.items())]
+        total = {cut: sum(layer.times * times[as_it_is(layer, cut)] for layer, times in own.items()) for cut in some}
         if total:
             best = min(sorted(total), key=total.__getitem__)
             found[entry] = best, total[best]
@@ -326,9 +336,9 @@ def main():
         os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp()
     layers = [layer for layer in LAYERS if not chosen.only or layer.name in chosen.only]
     found = measure(layers, chosen.replicas, chosen.near, max(1, os.cpu_count() or 1))
-    report(found)
     if chosen.out:
         chosen.out.write_text(json.dumps(found) + "\n")
+    report(found)
 
 
 if __name__ == "__main__":

@@ -384,6 +384,9 @@ MUTANTS = {
         "return name, False, -hit if", "test_live.py -k best_so_far"),
     "reproduction: a search that is not over begins anew": ("cli.py", "every, anew_archives(folder))", "every, [])",
         "test_reproduction.py -k whole_pipeline"),
+    "reproduction: what was whole goes when a search begins": (
+        "lab/paper_runs.py", "replaced = _is_whole(name, called) and not", "replaced = False and not",
+        "test_reproduction.py -k until_a_new"),
     "reproduction: a search that is over goes on": ("lab/evidence.py", " if run.key not in runs}", "}",
         "test_reproduction.py -k not_over_is_told"),
     "study: a question of nothing is asked after training": ("cli.py", "    check_questions(study, experiments)\n", "",

@@ -26,8 +26,14 @@ told = [tiles.tried(layer, now._replace(tiles=now.tiles._replace(block=block))) 
 lay = convolutions._laid
 convolutions._laid = lambda *given: lay(*given) * (1 + (convolutions._CONVOLVE[64] != now.tiles))
 told.append(tiles.tried(layer, now._replace(tiles=now.tiles._replace(block=32))))
+convolutions._laid, plain = lay, tiles.convolve
+def sums_off(*given, **options):
+    images, sums = plain(*given, **options)
+    return images, sums * (1 + (convolutions._CONVOLVE[64] != now.tiles))
+tiles.convolve = sums_off
+told.append(tiles.tried(layer, now._replace(tiles=now.tiles._replace(block=32))))
 print(told)
-assert "power of 2" in told[0] and told[1] == "" and told[2] == "1 away"
+assert "power of 2" in told[0] and told[1] == "" and told[3] == "1 away" and "away" in told[2]
 assert convolutions._CONVOLVE[64] == now.tiles
 """
 
@@ -61,6 +67,17 @@ def test_layers_that_share_a_table_get_the_cut_that_is_best_for_all_of_them():
     a, b = (128, 4, 3, 1, 2, 2, 4), (64, 4, 3, 1, 2, 2, 4)
     found = SCRIPT["tables"]({forward: {a: 10.0, b: 9.0}, back: {a: 10.0, b: 15.0}})
     assert found == {("_CONVOLVE", 16): (a, 6 * 10.0 + 3 * 10.0)}
+
+
+def test_where_images_are_halved_cells_have_a_shape_of_their_own():
+    """A cut of the table is the same to such a layer, whatever the shape of its cells; so any may be the best."""
+    forward, wide, outer = (
+        next(each for each in LAYERS if each.name == name) for name in ("forward-32-32", "forward-32-64", "outer-16-32")
+    )
+    now, best = (128, 4, 3, 1, 2, 4, 4), (128, 4, 3, 2, 2, 4, 4)
+    took = {forward: {now: 9.0, best: 5.0}, wide: {now: 3.0}, outer: {(128, 4, 3, 1, 2, 2, 4): 2.0}}
+    assert SCRIPT["tables"](took) == {("_CONVOLVE", 32): (best, 5 * 5.0 + 3.0 + 2.0)}
+    assert SCRIPT["tables"]({}) == {}
 
 
 def test_gradients_of_weights_have_one_number_of_splits():

@@ -1,6 +1,6 @@
 """Training for the reproduction, or any study: which experiments, what is missing, the archives that outlive it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -195,15 +195,26 @@ def _keep(each: Prepared, records: Records, archives: Path) -> None:
     """Write what is recorded of an experiment: the names say which runs are of its search, and which are its own.
 
     Its own are so called when all of them are there. Runs of another search or of another problem, which the experiment
-    was before somebody changed its file, are kept without a name.
+    was before somebody changed its file, are kept without a name. As long as what was whole then is not whole now, it
+    stays as it is, and what is new is kept apart, in the folder ``anew``.
     """
-    names = _names(each, records)
-    path = archive_of(archives, each.experiment.name)
-    before = restore(path)[0] if path.exists() else []
-    runs = {run.key: run for run in (*before, *records.runs(names))}
+    name, names = each.experiment.name, _names(each, records)
+    path, apart = archive_of(archives, name), archive_of(archives / "anew", name)
+    before, called = restore(path) if path.exists() else ([], {})
+    replaced = _is_whole(name, called) and not _is_whole(name, names)
+    runs = {run.key: run for run in (*(() if replaced else before), *records.runs(names))}
+    if replaced:
+        runs = {key: run for key, run in runs.items() if key not in called}
     if runs:
-        archives.mkdir(parents=True, exist_ok=True)
-        archive(runs.values(), {key: sorted(names.get(key, [])) for key in runs}, path)
+        to = apart if replaced else path
+        to.parent.mkdir(parents=True, exist_ok=True)
+        archive(runs.values(), {key: sorted(names.get(key, [])) for key in runs}, to)
+    if not replaced and apart.exists() and {run.key for run in restore(apart)[0]} <= runs.keys():
+        apart.unlink()
+
+
+def _is_whole(name: str, names: Mapping[str, list[str]]) -> bool:
+    return any(name in several for several in names.values())
 
 
 def _names(each: Prepared, records: Records) -> dict[str, list[str]]:

@@ -6,7 +6,7 @@ it. Nothing is trained here, and the same records give the same files.
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,24 @@ from wagmf.arguments import Refused
 from wagmf.lab import plots, stats
 from wagmf.lab.answers import ALPHA
 from wagmf.lab.claims import ACCURACY_MARGIN, LOSS_MARGIN, Verdict, verdicts
-from wagmf.lab.evidence import Evidence, experiment_of, gather, minutes, shares, significance_table, without_seeds
+from wagmf.lab.evidence import (
+    STAGES,
+    Evidence,
+    experiment_of,
+    gather,
+    minutes,
+    shares,
+    significance_table,
+    without_seeds,
+)
 from wagmf.lab.figures import QUANTITIES, best, sensitivity, training
 from wagmf.lab.files import write_whole
-from wagmf.lab.grids import TUNED, Row, beyond_the_grid
+from wagmf.lab.grids import TUNED, Row, beyond_the_grid, losses_by_rate
 from wagmf.lab.looks import MODEL_TITLES, Leads, Panel, label, styles, title_of
 from wagmf.lab.paper import BASELINES, OURS, PAIRS, PANELS, Printed
 from wagmf.lab.records import Run, Tables, write_csv
 from wagmf.lab.report import report
+from wagmf.lab.tuning import FINE, next_rates
 
 __all__ = ["rebuild"]
 
@@ -195,6 +205,7 @@ def _text(
         shorter=_shorter(evidence),
         twice=_twice(evidence),
         anew=_anew(evidence),
+        onward=_onward(evidence),
         penalties=_penalties(evidence),
         walks_commits=evidence.walks_commits,
         costs=_costs(evidence.costs),
@@ -320,18 +331,27 @@ def _hardly(row: dict[str, Any]) -> str:
 
 def _early(evidence: Evidence) -> list[str]:
     """The experiments whose step sizes were chosen by shorter runs; and what is known by now of longer ones."""
-    anew, names = _anew(evidence), []
-    for each in _shorter(evidence):
-        words, best = title_of(each["experiment"]), anew.get(each["experiment"], {}).get("best", {})
-        others = [_end(run, "test_accuracy") for method, run in best.items() if method != "wada"]
-        if "wada" in best and others:
-            words += (
-                " (by one seed and a search at full length that is not over, WADA has "
-                f"{100 * _end(best['wada'], 'test_accuracy'):.2f} % test accuracy where it trains best, "
-                f"the other methods at most {100 * max(others):.2f} %)"
-            )
-        names.append(words)
-    return names
+    anew = _anew(evidence)
+    names = [each["experiment"] for each in _shorter(evidence)]
+    return [title_of(name) + (_so_far(anew[name]) if name in anew else "") for name in names]
+
+
+def _so_far(again: dict[str, Any]) -> str:
+    """How WADA stands to baselines by a search that is not over: where each trains best, and where each tests best."""
+    best: dict[str, _Anew] = again["best"]
+    baselines = [method for method in BASELINES if method in best]
+    if "wada" not in best or not baselines:
+        return ""
+    wada, first = best["wada"], min(baselines, key=lambda method: best[method].loss)
+    most = max(best[method].accuracy for method in baselines)
+    top = max(baselines, key=lambda method: best[method].top)
+    behind = _relative(wada.loss - best[first].loss, best[first].loss, "train_loss")
+    return (
+        f" (a search with runs of {again['epochs']} epochs is not over; by its {again['seeds']}, where each trains "
+        f"best WADA's training loss is {behind} to {label(first)}'s, and its test accuracy "
+        f"{100 * wada.accuracy:.2f} % beside baselines' {100 * most:.2f} % at most; where each tests best it is "
+        f"{100 * wada.top:.2f} % beside {label(top)}'s {100 * best[top].top:.2f} %)"
+    )
 
 
 def _called(row: dict[str, Any]) -> str:
@@ -477,36 +497,71 @@ def _shorter(evidence: Evidence) -> list[dict[str, Any]]:
     ]
 
 
-def _anew(evidence: Evidence) -> dict[str, dict[str, Any]]:
-    """The searches that are done again and are not over: what they took, and by method the run that trains best so far.
-
-    Runs of the same length and seed that were made before count, too: the search uses them again.
-    """
-    found = {}
+def _onward(evidence: Evidence) -> list[str]:
+    """Where searches that were made by an earlier rule would go on by that of today."""
+    found = []
     for name in evidence.chosen:
-        runs = [run for run in evidence.anew if experiment_of(run.experiment) == name]
-        alike = {(run.config["epochs"], run.config["seed"]) for run in runs}
-        before = [run for run in evidence.runs if experiment_of(run.experiment) == name]
-        tried = [run for run in (*before, *runs) if (run.config["epochs"], run.config["seed"]) in alike]
-        best: dict[str, Run] = {}
-        for run in sorted((run for run in tried if not run.diverged), key=_end, reverse=True):
-            best[run.config["method"]] = run
-        if runs:
-            found[name] = {
-                "runs": len(runs),
-                "epochs": max(epochs for epochs, _ in alike),
-                "minutes": sum(minutes(runs).values()),
-                "best": {method: best[method] for method in _methods() if method in best},
-                "told": [_best_told(evidence, name, best[method]) for method in _methods() if method in best],
-            }
+        fine = evidence.of(f"{name}, {STAGES[1]}")
+        for method, losses in (losses_by_rate(fine, TUNED) if len(fine) else {}).items():
+            found += [f"{label(method)} to {lr:g} in {title_of(name)}" for lr in next_rates(losses, losses, FINE)]
     return found
 
 
-def _best_told(evidence: Evidence, name: str, run: Run) -> str:
-    """At which step size a method trains best, in the place of which, and what it comes to."""
-    method, lr = run.config["method"], run.config["lr"]
-    ends = f"{_end(run):.4f}, {100 * _end(run, 'test_accuracy'):.2f} %"
-    return f"{label(method)} {lr:g} ({ends}; {evidence.chosen[name][method]:g} was chosen)"
+@dataclass(frozen=True)
+class _Anew:
+    """What a method has come to in a search that is not over: where it trains best, and where it tests best."""
+
+    lr: float
+    loss: float
+    accuracy: float
+    top_lr: float
+    top: float
+
+
+def _anew(evidence: Evidence) -> dict[str, dict[str, Any]]:
+    """The searches that are done again and are not over: what they took, and what methods have come to so far.
+
+    Runs of the same length and seeds that were made before count, too: the search uses them again.
+    """
+    found = {}
+    for name in evidence.chosen:
+        runs = [run for run in evidence.anew if run.experiment == f"{name}, {STAGES[1]}"]
+        if not runs:
+            continue
+        epochs, seeds = max(run.config["epochs"] for run in runs), sorted({run.config["seed"] for run in runs})
+        before = [run for run in evidence.runs if experiment_of(run.experiment) == name]
+        tried = [run for run in (*runs, *before) if run.config["epochs"] == epochs and run.config["seed"] in seeds]
+        own = {run.config["method"] for run in runs}  # of others nothing new is known
+        best = {method: one for method in _methods() if method in own and (one := _best_of(tried, method, len(seeds)))}
+        found[name] = {
+            "runs": len(runs),
+            "diverged": sum(bool(run.diverged) for run in runs),
+            "epochs": epochs,
+            "seeds": "one seed" if len(seeds) == 1 else f"{len(seeds)} seeds",
+            "minutes": sum(minutes(runs).values()),
+            "best": best,
+            "told": [_best_told(method, one, evidence.chosen[name][method]) for method, one in best.items()],
+        }
+    return found
+
+
+def _best_of(tried: list[Run], method: str, seeds: int) -> _Anew | None:
+    """In the mean of the seeds, of step sizes that all of them have and at which none has diverged."""
+    ends: dict[float, list[tuple[float, float]]] = {}
+    for run in tried:
+        if run.config["method"] == method and not run.diverged:
+            ends.setdefault(run.config["lr"], []).append((_end(run), _end(run, "test_accuracy")))
+    means = {lr: np.mean(each, axis=0) for lr, each in ends.items() if len(each) == seeds}
+    if not means:
+        return None
+    lr, top = min(means, key=lambda lr: means[lr][0]), max(means, key=lambda lr: means[lr][1])
+    return _Anew(lr, float(means[lr][0]), float(means[lr][1]), top, float(means[top][1]))
+
+
+def _best_told(method: str, one: _Anew, chosen: float) -> str:
+    best = f"; at most {100 * one.top:.2f} %, at {one.top_lr:g}" if one.top_lr != one.lr else ""
+    told = f"{one.loss:.4f} and {100 * one.accuracy:.2f} %{best}; {chosen:g} was chosen"
+    return f"{label(method)} {one.lr:g} ({told})"
 
 
 def _twice(evidence: Evidence) -> list[dict[str, Any]]:

@@ -71,7 +71,7 @@ PRECISIONS: tuple[str, ...] = ("auto", "float32", "bfloat16", "float64")
 
 
 RATES: tuple[float, float] = (1.2e-38, 1e38)
-"""The least and the largest step size: in float32 what is smaller loses digits, and what is larger is infinite."""
+"""The least and the largest step size: in float32 what is smaller loses digits, and much larger ones are infinite."""
 
 
 @dataclass(frozen=True)
