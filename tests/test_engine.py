@@ -100,11 +100,14 @@ def check_twins(problem, arms, only=None):
 
 
 def grid(model):
-    """The six methods, those of one method together at first, then one by one: 18 arms, or 8 of a large model."""
+    """The six methods, those of one method together at first, then one by one: 18 arms, or 8 of a large model.
+
+    AMSGrad's first steps are large, and at 0.01 enlarge in ResNet-20 what CPUs round differently, up to 2e-10.
+    """
     if model in ("softmax", "mlp"):
         together = [Arm(method, lr) for method in PAPER_METHODS for lr in (0.01, 0.03)]
         return together + [Arm(method, 0.05) for method in PAPER_METHODS]
-    return [Arm("wada", 0.03), *(Arm(method, 0.01) for method in PAPER_METHODS), Arm("wada", 0.02)]
+    return [Arm("wada", 0.03), *(Arm(method, 0.003) for method in PAPER_METHODS), Arm("wada", 0.02)]
 
 
 # ------------------------------------------------------------------ twins
@@ -123,7 +126,7 @@ def test_replicas_of_mixed_methods_are_trained_as_alone(model):
     + [("resnet20", "wada"), ("resnet20", "amsgrad")],
 )
 def test_replicas_of_one_method_are_trained_as_alone(model, method):
-    lrs = (0.01, 0.03, 0.05) if model in ("softmax", "mlp") else (0.01, 0.002, 0.004)
+    lrs = (0.01, 0.03, 0.05) if model in ("softmax", "mlp") else (0.003, 0.002, 0.004)
     only = None if model in ("softmax", "mlp") else [0]
     check_twins(problem_of(model), [Arm(method, lr) for lr in lrs], only)
 

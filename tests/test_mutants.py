@@ -389,6 +389,12 @@ MUTANTS = {
         "test_reproduction.py -k until_a_new"),
     "reproduction: a search that is over goes on": ("lab/evidence.py", " if run.key not in runs}", "}",
         "test_reproduction.py -k not_over_is_told"),
+    "reproduction: seeds that a method lacks count": (
+        "lab/reproduction.py", "set.intersection(*map(set, ends.values()))", "set(ends[_methods()[0]])",
+        "test_reproduction.py -k told_of_until"),
+    "reproduction: what was chosen again is told by its search": (
+        "lab/reproduction.py", 'ends = again["ends"] or {', "ends = {",
+        "test_reproduction.py -k told_of_until"),
     "study: a question of nothing is asked after training": ("cli.py", "    check_questions(study, experiments)\n", "",
         "test_study.py -k before_training"),
     "tuning: an edge is good enough": (

@@ -337,20 +337,24 @@ def _early(evidence: Evidence) -> list[str]:
 
 
 def _so_far(again: dict[str, Any]) -> str:
-    """How WADA stands to baselines by a search that is not over: where each trains best, and where each tests best."""
+    """How WADA stands to baselines by a search that is done again: where each trains best, where each tests best."""
     best: dict[str, _Anew] = again["best"]
     baselines = [method for method in BASELINES if method in best]
     if "wada" not in best or not baselines:
         return ""
-    wada, first = best["wada"], min(baselines, key=lambda method: best[method].loss)
-    most = max(best[method].accuracy for method in baselines)
+    ends = again["ends"] or {method: (one.loss, one.accuracy) for method, one in best.items()}
+    head, tail = f"is not over; by its {again['seeds']}", ""
+    if again["ends"]:
+        head, tail = f"has chosen others; by {again['told_by']}", f", by {again['seeds']}"
+    (loss, accuracy), first = ends["wada"], min(baselines, key=lambda method: ends[method][0])
+    most = max(ends[method][1] for method in baselines)
     top = max(baselines, key=lambda method: best[method].top)
-    behind = _relative(wada.loss - best[first].loss, best[first].loss, "train_loss")
+    behind = _relative(loss - ends[first][0], ends[first][0], "train_loss")
     return (
-        f" (a search with runs of {again['epochs']} epochs is not over; by its {again['seeds']}, where each trains "
-        f"best WADA's training loss is {behind} to {label(first)}'s, and its test accuracy "
-        f"{100 * wada.accuracy:.2f} % beside baselines' {100 * most:.2f} % at most; where each tests best it is "
-        f"{100 * wada.top:.2f} % beside {label(top)}'s {100 * best[top].top:.2f} %)"
+        f" (a search with runs of {again['epochs']} epochs {head}, where each trains best WADA's training loss is "
+        f"{behind} to {label(first)}'s, and its test accuracy {100 * accuracy:.2f} % beside baselines' "
+        f"{100 * most:.2f} % at most; where each tests best it is {100 * best['wada'].top:.2f} % beside "
+        f"{label(top)}'s {100 * best[top].top:.2f} %{tail})"
     )
 
 
@@ -509,7 +513,7 @@ def _onward(evidence: Evidence) -> list[str]:
 
 @dataclass(frozen=True)
 class _Anew:
-    """What a method has come to in a search that is not over: where it trains best, and where it tests best."""
+    """What a method has come to in a search that is done again: where it trains best, and where it tests best."""
 
     lr: float
     loss: float
@@ -519,30 +523,62 @@ class _Anew:
 
 
 def _anew(evidence: Evidence) -> dict[str, dict[str, Any]]:
-    """The searches that are done again and are not over: what they took, and what methods have come to so far.
+    """The searches that are done again: what they took, and what methods have come to so far.
 
-    Runs of the same length and seeds that were made before count, too: the search uses them again.
+    When one is over, what it has chosen is run with all seeds, and is told of until all of them are there. Runs of the
+    same length and seeds that were made before count, too: the search uses them again.
     """
     found = {}
     for name in evidence.chosen:
         runs = [run for run in evidence.anew if run.experiment == f"{name}, {STAGES[1]}"]
         if not runs:
             continue
+        own = [run for run in evidence.anew if run.experiment == name]
         epochs, seeds = max(run.config["epochs"] for run in runs), sorted({run.config["seed"] for run in runs})
         before = [run for run in evidence.runs if experiment_of(run.experiment) == name]
-        tried = [run for run in (*runs, *before) if run.config["epochs"] == epochs and run.config["seed"] in seeds]
-        own = {run.config["method"] for run in runs}  # of others nothing new is known
-        best = {method: one for method in _methods() if method in own and (one := _best_of(tried, method, len(seeds)))}
+        known = [run for run in (*runs, *before) if run.config["epochs"] == epochs]
+        tried = [run for run in known if run.config["seed"] in seeds]
+        searched = {run.config["method"] for run in runs}  # of others nothing new is known
+        best = {
+            method: one for method in _methods() if method in searched and (one := _best_of(tried, method, len(seeds)))
+        }
+        count, ends = _ends_so_far([*own, *known], {run.config["method"]: run.config["lr"] for run in own})
+        of = evidence.of(name)["seed"].nunique()
         found[name] = {
             "runs": len(runs),
+            "own": len(own),
             "diverged": sum(bool(run.diverged) for run in runs),
+            "own_diverged": sum(bool(run.diverged) for run in own),
             "epochs": epochs,
             "seeds": "one seed" if len(seeds) == 1 else f"{len(seeds)} seeds",
-            "minutes": sum(minutes(runs).values()),
+            "minutes": sum(minutes([*runs, *own]).values()),
             "best": best,
             "told": [_best_told(method, one, evidence.chosen[name][method]) for method, one in best.items()],
+            "ends": ends,
+            "told_by": f"{count} of {of} seeds",
+            "told_ends": [
+                f"{label(method)} {loss:.4f} and {100 * share:.2f} %" for method, (loss, share) in ends.items()
+            ],
         }
     return found
+
+
+def _ends_so_far(runs: list[Run], rates: dict[str, float]) -> tuple[int, dict[str, tuple[float, float]]]:
+    """Means over the seeds that every method was run with at its step size, and how many they are."""
+    ends = {
+        method: {
+            run.config["seed"]: (_end(run), _end(run, "test_accuracy"))
+            for run in runs
+            if (run.config["method"], run.config["lr"]) == (method, rates[method]) and not run.diverged
+        }
+        for method in _methods()
+        if method in rates
+    }
+    common = set.intersection(*map(set, ends.values())) if len(ends) == len(_methods()) else set()
+    if not common:
+        return 0, {}
+    means = {method: np.mean([each[seed] for seed in common], axis=0) for method, each in ends.items()}
+    return len(common), {method: (float(loss), float(share)) for method, (loss, share) in means.items()}
 
 
 def _best_of(tried: list[Run], method: str, seeds: int) -> _Anew | None:
