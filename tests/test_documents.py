@@ -167,7 +167,7 @@ REPRODUCTION = ROOT / "reproduction" / "README.md"
 
 
 def verdict_table() -> str:
-    """The verdicts of the reproduction without their numbers, and where WADA helps."""
+    """Where WADA helps, the picture of it, the verdicts without their numbers; what to beware of comes after these."""
     lines = REPRODUCTION.read_text().splitlines()
     rows = [line.split(" | ") for line in lines if re.match(r"\| (\||---\|---\|---|C\d)", line)][:15]
     table = ["| | claim of the paper | verdict |", "|---|---|---|"]
@@ -182,7 +182,10 @@ def verdict_table() -> str:
     )
     drawn = "![WADA and the best baseline of each panel](reproduction/figures/standing.png)\n\n"
     drawn += REPRODUCTION.read_text().split("(figures/standing.png)\n\n")[1].split("\n\n")[0]
-    return summary() + "\n".join(["", drawn, "", words, "", *table]) + "\n"
+    told, _, care = summary().partition(" To be read with care:\n")
+    cares = ["", "To be read with care:", care.rstrip()] if care else []
+    told = told.rstrip() + (" What to read with care stands below the verdicts.\n" if care else "\n")
+    return told + "\n".join(["", drawn, "", words, "", *table, *cares]) + "\n"
 
 
 def summary() -> str:

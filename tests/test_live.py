@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 
 import pytest
 from rich.console import Console
@@ -12,6 +13,7 @@ from twins import one_thread as one_thread
 from wagmf.lab import live as room
 from wagmf.lab.compare import compare, prepare_comparison
 from wagmf.lab.live import LiveView
+from wagmf.lab.looks import QUANTITIES
 from wagmf.lab.planning import plan
 from wagmf.lab.sweep import Epoch, sweep
 
@@ -98,7 +100,13 @@ def test_a_screen_shows_the_best_of_each_method(tmp_path):
 
 def shown(number, losses):
     """An epoch of two seeds and two arms, of three steps each."""
-    return Epoch(number, 12, tuple(losses), tuple(1 - loss for loss in losses))
+    return Epoch(number, 12, ends(losses, [1 - loss for loss in losses]))
+
+
+def ends(losses, hits):
+    """The test loss is best in the middle, and the training accuracy where the test accuracy is worst."""
+    found = {"train_loss": losses, "train_accuracy": [1 - hit for hit in hits]}
+    return found | {"test_loss": [abs(loss - 0.6) for loss in losses], "test_accuracy": hits}
 
 
 def test_the_best_so_far_is_the_best_of_this_epoch():
@@ -116,7 +124,9 @@ def test_the_best_so_far_is_the_best_of_this_epoch():
         ([0.7, math.nan], (0.7, 0.01)),
     ):
         view.trained(work, shown(1, losses))
-        assert view._best() == [("one", "adam", right[1], pytest.approx(right[0]), pytest.approx(1 - right[0]))]
+        [(name, method, lr, found)] = view._best()
+        assert (name, method, lr) == ("one", "adam", right[1])
+        assert (found["train_loss"], found["test_accuracy"]) == (right[0], pytest.approx(1 - right[0]))
 
 
 def test_the_best_method_is_shown_first_and_one_that_diverged_last():
@@ -136,7 +146,7 @@ def test_where_an_accuracy_chooses_it_tells_the_best(criterion, by):
         tuning = {"tuning": {"by": by}} if by else {}
         (work,) = plan(ready({"name": "one", "methods": methods} | tuning), set())
         view.planned([work], 0)
-        view.trained(work, Epoch(1, 12, tuple(losses), tuple(hits)))
+        view.trained(work, Epoch(1, 12, ends(losses, hits)))
     assert [row[1:3] for row in view._best()] == [("wada", 0.01), ("adam", 0.1)]
     out.print(view._render())
     assert "Best so far, by test accuracy" in said(out)
@@ -144,6 +154,28 @@ def test_where_an_accuracy_chooses_it_tells_the_best(criterion, by):
     colours.print(view._render())
     assert "\x1b[1m80.00%" in said(colours)
     assert "\x1b[1m0." not in said(colours)
+
+
+@pytest.mark.parametrize(
+    ("by", "right", "bold"),
+    [
+        ("test_loss", [("adam", 0.1), ("wada", 0.01)], "0.1"),
+        ("train_accuracy", [("adam", 0.01), ("wada", 0.01)], "40.00%"),
+    ],
+)
+def test_any_metric_may_tell_the_best_and_is_shown_then(by, right, bold):
+    view = LiveView(out := console())
+    for methods, losses, hits in ((["adam"], [0.4, 0.7], [0.6, 0.7]), (["wada"], [0.9, math.nan], [0.8, 0.9])):
+        (work,) = plan(ready({"name": "one", "methods": methods, "tuning": {"by": by}}), set())
+        view.planned([work], 0)
+        view.trained(work, Epoch(1, 12, ends(losses, hits)))
+    assert [row[1:3] for row in view._best()] == right
+    out.print(view._render())
+    heads = re.findall(r"training loss|training accuracy|test loss|test accuracy", said(out))
+    assert heads == [QUANTITIES[by], *(QUANTITIES[m] for m in QUANTITIES if m in ("train_loss", "test_accuracy", by))]
+    colours = console(force_terminal=True)
+    colours.print(view._render())
+    assert f"\x1b[1m{bold}" in said(colours)
 
 
 def test_the_rate_is_that_of_all_stacks_under_way(monkeypatch):

@@ -330,8 +330,8 @@ MUTANTS = {
         "return Checkpoints(engine.checkpoints)", "test_sweep.py -k files_of_others"),
     "lab: some of the code has a hash": ("lab/environment.py", 'package.rglob("*.py")', 'package.glob("*.py")',
         "test_provenance.py -k by_the_code"),
-    "lab: what trains best is said to test best": ("lab/live.py", ' if self._by[name] == "test accuracy" else loss',
-        " if not name else loss", "test_live.py -k accuracy_chooses"),
+    "lab: what trains best is said to test best": ("lab/live.py", " if better_is_lower(self._by[name]) else -value",
+        "", "test_live.py -k accuracy_chooses"),
     "lab: a step size may lose its digits": ("lab/spec.py", "least=RATES[0],", "above=0,", "test_spec.py -k lr"),
     "tuning: a grid goes beyond what there may be": (
         "lab/tuning.py", "tuple(filter(_possible, wanted))", "tuple(wanted)", "test_tuning.py -k may_not_be"),
@@ -380,8 +380,8 @@ MUTANTS = {
         ":", "test_sweep.py -k called_like"),
     "lab: half precision is left off": ("lab/modules.py", "enabled=low,",
         "enabled=False,", "test_compare.py -k half_precision"),
-    "lab: what is not a number is best": ("lab/live.py", "return name, math.isnan(loss), -hit if",
-        "return name, False, -hit if", "test_live.py -k best_so_far"),
+    "lab: what is not a number is best": ("lab/live.py", "return name, math.isnan(",
+        "return name, False and math.isnan(", "test_live.py -k best_so_far"),
     "reproduction: a search that is not over begins anew": ("cli.py", "every, anew_archives(folder))", "every, [])",
         "test_reproduction.py -k whole_pipeline"),
     "reproduction: what was whole goes when a search begins": (

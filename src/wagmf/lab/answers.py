@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from wagmf.lab.figures import QUANTITIES, best, rows
-from wagmf.lab.looks import label, styles
+from wagmf.lab.figures import best, rows
+from wagmf.lab.looks import QUANTITIES, label, styles
 from wagmf.lab.stats import better_is_lower
 
 __all__ = ["ALPHA", "Answer", "answer", "difference", "number", "overall", "p_value"]

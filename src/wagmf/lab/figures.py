@@ -12,18 +12,10 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from wagmf.lab.looks import Cell, Dots, Line, Mark, Matrix, Panel, styles
+from wagmf.lab.looks import QUANTITIES, Cell, Dots, Line, Mark, Matrix, Panel, styles
 from wagmf.lab.stats import better_is_lower
 
-__all__ = ["QUANTITIES", "best", "improvement", "matrix", "measured", "rows", "sensitivity", "training"]
-
-QUANTITIES: Mapping[str, str] = {
-    "train_loss": "training loss",
-    "train_accuracy": "training accuracy",
-    "test_loss": "test loss",
-    "test_accuracy": "test accuracy",
-}
-"""What the columns of a curves frame are called in words."""
+__all__ = ["best", "improvement", "matrix", "measured", "rows", "sensitivity", "training"]
 
 
 def rows(table: Any) -> list[dict[str, Any]]:

@@ -2,7 +2,8 @@
 
 import math
 import time
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -10,18 +11,22 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 from rich.text import Text
 
+from wagmf.lab.looks import QUANTITIES
 from wagmf.lab.planning import Work
 from wagmf.lab.records import Run
 from wagmf.lab.spec import Experiment
+from wagmf.lab.stats import better_is_lower
 from wagmf.lab.sweep import Epoch, Watch
 
 __all__ = ["LiveView"]
+
+_Row: TypeAlias = tuple[str, str, float, Mapping[str, float]]  # experiment, method, step size, metrics
 
 
 class LiveView(Watch):
     """A progress bar with the best of each method so far; where nobody watches a screen, a line for each stack.
 
-    The best by the test accuracy where that is the ``criterion``, or chooses in a search; else by the training loss.
+    The best is by what chooses in a search, else by the ``criterion``.
 
     >>> with LiveView(Console(quiet=True)) as view:
     ...     view.planned([], 3)
@@ -33,8 +38,8 @@ class LiveView(Watch):
         self.done = self.total = 0
         self._console = console
         self._criterion = criterion
-        self._by: dict[str, str] = {}  # what tells the best, of each experiment
-        self._latest: dict[tuple[str, str], dict[float, tuple[float, float]]] = {}  # step size: loss, test accuracy
+        self._by: dict[str, str] = {}  # the metric that tells the best, of each experiment
+        self._latest: dict[tuple[str, str], dict[float, dict[str, float]]] = {}  # step size: metrics
         self._current = ""
         self._rate = ""
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"))
@@ -76,9 +81,10 @@ class LiveView(Watch):
         self._advance(work, epoch.number)
         self._rate = f"{self._steps_a_second(work, epoch.steps):,.0f} steps/s"
         self._current = f"{of.name}: {replicas} replicas, epoch {epoch.number} of {of.problem.epochs}"
-        self._by[of.name] = "test accuracy" if _chooses(of, self._criterion) == "test_accuracy" else "training loss"
-        for arm, loss, hit in zip(work.arms, epoch.losses, epoch.hits, strict=True):
-            self._latest.setdefault((of.name, arm.label), {})[arm.lr] = (loss, hit)
+        self._by[of.name] = _chooses(of, self._criterion)
+        for k, arm in enumerate(work.arms):
+            ends = {metric: values[k] for metric, values in epoch.ends.items()}
+            self._latest.setdefault((of.name, arm.label), {})[arm.lr] = ends
 
     def _steps_a_second(self, work: Work, more: int) -> float:
         """Of all stacks under way, one of which has just taken some more."""
@@ -106,25 +112,28 @@ class LiveView(Watch):
         """Something that a person should know."""
         self._console.print(Text(text), highlight=False)
 
-    def _best(self) -> list[tuple[str, str, float, float, float]]:
+    def _best(self) -> list[_Row]:
         """Every method at the step size that is best by now, the best first; what diverged is last."""
         rows = [
-            min(((name, method, lr, *ends) for lr, ends in rates.items()), key=self._order)
+            min(((name, method, lr, ends) for lr, ends in rates.items()), key=self._order)
             for (name, method), rates in self._latest.items()
         ]
         return sorted(rows, key=self._order)
 
-    def _order(self, row: tuple[str, str, float, float, float]) -> tuple[str, bool, float]:
-        name, _, _, loss, hit = row
-        return name, math.isnan(loss), -hit if self._by[name] == "test accuracy" else loss
+    def _order(self, row: _Row) -> tuple[str, bool, float]:
+        name, _, _, ends = row
+        value = ends[self._by[name]]
+        return name, math.isnan(ends["train_loss"] + value), value if better_is_lower(self._by[name]) else -value
 
     def _render(self) -> Group:
-        by = " and ".join(dict.fromkeys(self._by.values())) or "training loss"
-        table = Table("experiment", "method", "best α", "training loss", "test accuracy", title=f"Best so far, by {by}")
-        for name, method, lr, loss, hit in self._best():
-            ends = [Text(f"{loss:.4g}"), Text(f"{hit:.2%}")]
-            ends[self._by[name] == "test accuracy"].stylize("bold")  # what tells the best of this experiment
-            table.add_row(Text(name), Text(method), f"{lr:g}", *ends)
+        by = list(dict.fromkeys(self._by.values())) or [self._criterion]
+        shown = [metric for metric in QUANTITIES if metric in ("train_loss", "test_accuracy", *by)]
+        words, title = [QUANTITIES[metric] for metric in shown], " and ".join(QUANTITIES[metric] for metric in by)
+        table = Table("experiment", "method", "best α", *words, title=f"Best so far, by {title}")
+        for name, method, lr, ends in self._best():
+            told = {m: Text(f"{ends[m]:.4g}" if better_is_lower(m) else f"{ends[m]:.2%}") for m in shown}
+            told[self._by[name]].stylize("bold")  # what tells the best of this experiment
+            table.add_row(Text(name), Text(method), f"{lr:g}", *told.values())
         self._bars.update(self._bar, description=f"{self.done}/{self.total} runs") if self._bar is not None else None
         return Group(table, Text(f"{self._current}   {self._rate}"), self._bars)
 

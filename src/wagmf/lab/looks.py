@@ -12,6 +12,7 @@ from wagmf.methods import METHODS
 
 __all__ = [
     "MODEL_TITLES",
+    "QUANTITIES",
     "Cell",
     "Dots",
     "Leads",
@@ -31,6 +32,16 @@ MODEL_TITLES: Mapping[str, str] = MappingProxyType(
     {"softmax": "softmax regression", "mlp": "MLP", "cnn": "CNN", "resnet20": "ResNet-20"}
 )
 """What readers call the models of the zoo."""
+
+QUANTITIES: Mapping[str, str] = MappingProxyType(
+    {
+        "train_loss": "training loss",
+        "train_accuracy": "training accuracy",
+        "test_loss": "test loss",
+        "test_accuracy": "test accuracy",
+    }
+)
+"""What metrics are called in words."""
 
 _DATA = {"mnist": "MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 

@@ -408,7 +408,7 @@ def _draw(axis: Any, panel: Panel, looks: Mapping[str, Style]) -> None:
 
 def _draw_zoomed(axis: Any, panel: Panel, looks: Mapping[str, Style], start: float) -> None:
     """The ends of the lines once more, where a panel has room for them: losses fall, accuracies rise."""
-    small = axis.inset_axes((0.42, 0.1, 0.55, 0.48) if panel.percent else (0.48, 0.5, 0.5, 0.46))
+    small = axis.inset_axes((0.42, 0.1, 0.55, 0.48) if panel.percent else (0.54, 0.52, 0.44, 0.45))
     for line in panel.lines:
         late, look = line.x >= start, looks[line.method]
         if line.low is not None and line.high is not None:

@@ -18,10 +18,10 @@ from jinja2.utils import htmlsafe_json_dumps
 from wagmf.arguments import one_of, refuse
 from wagmf.lab import plots, stats
 from wagmf.lab.answers import ALPHA, Answer, answer, difference, number, overall, p_value
-from wagmf.lab.figures import QUANTITIES, best, improvement, matrix, measured, rows, sensitivity, training
+from wagmf.lab.figures import best, improvement, matrix, measured, rows, sensitivity, training
 from wagmf.lab.files import write_whole
 from wagmf.lab.grids import Slacks, beyond_the_grid
-from wagmf.lab.looks import Cell, Shown, Style, label, styles
+from wagmf.lab.looks import QUANTITIES, Cell, Shown, Style, label, styles
 from wagmf.lab.records import Tables
 from wagmf.lab.traces import dots_figure, panel_figure
 

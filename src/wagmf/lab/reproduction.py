@@ -28,10 +28,10 @@ from wagmf.lab.evidence import (
     significance_table,
     without_seeds,
 )
-from wagmf.lab.figures import QUANTITIES, best, sensitivity, training
+from wagmf.lab.figures import best, sensitivity, training
 from wagmf.lab.files import write_whole
 from wagmf.lab.grids import TUNED, Row, beyond_the_grid, losses_by_rate
-from wagmf.lab.looks import MODEL_TITLES, Leads, Panel, label, styles, title_of
+from wagmf.lab.looks import MODEL_TITLES, QUANTITIES, Leads, Panel, label, styles, title_of
 from wagmf.lab.paper import BASELINES, OURS, PAIRS, PANELS, Printed
 from wagmf.lab.records import Run, Tables, write_csv
 from wagmf.lab.report import report

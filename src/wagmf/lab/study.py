@@ -18,10 +18,10 @@ from wagmf.lab import plots, stats
 from wagmf.lab.answers import difference, number, p_value
 from wagmf.lab.claims import ACCURACY_MARGIN, LOSS_MARGIN
 from wagmf.lab.evidence import STAGES, TRIED, Evidence, experiment_of, gather, minutes, tried_rates, without_seeds
-from wagmf.lab.figures import QUANTITIES, sensitivity, training
+from wagmf.lab.figures import sensitivity, training
 from wagmf.lab.files import write_whole
 from wagmf.lab.grids import TUNED, grid_slacks, losses_by_rate
-from wagmf.lab.looks import label, styles, title_of
+from wagmf.lab.looks import QUANTITIES, label, styles, title_of
 from wagmf.lab.paper_runs import STUDY, paper_experiments
 from wagmf.lab.questions import Beside, Question, Study, answer_of, besides, read_study, standing
 from wagmf.lab.records import restore, tables, write_csv

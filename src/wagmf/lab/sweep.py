@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -30,14 +30,13 @@ _PAUSE = 1.0  # seconds between two looks at what another sweep is at
 class Epoch:
     """What an epoch of a stack came to: steps, over all replicas, and means over seeds for each arm.
 
-    >>> Epoch(number=2, steps=500, losses=(0.3,), hits=(0.9,)).number
+    >>> Epoch(number=2, steps=500, ends={"train_loss": (0.3,)}).number
     2
     """
 
     number: int
     steps: int
-    losses: tuple[float, ...]  # in training
-    hits: tuple[float, ...]  # in the test
+    ends: Mapping[str, tuple[float, ...]]  # of every metric
 
 
 class Watch:
@@ -276,8 +275,8 @@ def _fresh(work: Work) -> Stack:
 
 
 def _epoch(stack: Stack) -> Epoch:
-    losses, hits = (stack.curves[name][-1].mean(0).tolist() for name in ("train_loss", "test_accuracy"))
-    return Epoch(stack.epoch, stack.batches.steps * len(stack), tuple(losses), tuple(hits))
+    ends = {metric: tuple(stack.curves[metric][-1].mean(0).tolist()) for metric in METRICS}
+    return Epoch(stack.epoch, stack.batches.steps * len(stack), ends)
 
 
 def _runs(work: Work, stack: Stack) -> list[Run]:
