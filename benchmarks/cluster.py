@@ -71,22 +71,26 @@ class Trained:
 
 @cache
 def archived(name):
-    """The runs that are on record of an experiment."""
-    path = archive_of(RECORDS, name)
-    return tuple(restore(path)[0]) if path.exists() else ()
+    """The runs that are on record of an experiment, those of a search that is done again included."""
+    paths = [path for folder in (RECORDS, RECORDS / "anew") if (path := archive_of(folder, name)).exists()]
+    return tuple({run.key: run for path in paths for run in restore(path)[0]}.values())
 
 
 @cache
 def counted(name):
-    """How many of them belong to it as it is now: not those of an earlier search, which are kept without a name."""
-    path = archive_of(RECORDS, name)
-    return sum(map(bool, restore(path)[1].values())) if path.exists() else 0
+    """How many of them belong to it as it is described now: not those of an earlier search."""
+    keys = {
+        key for _, wanted in rounds() for each in wanted if name_of(each.experiment.problem) == name
+        for key in addresses([each])
+    }  # fmt: skip
+    return sum(run.key in keys for run in archived(name))
 
 
 @cache
 def shared():
     """What each stack took of the time in which the GPU was at several, those of the other study included."""
-    return shares(run for folder in (RECORDS.parent, ROOT / "experiments" / "beyond") for run in gather(folder).runs)
+    found = [gather(folder) for folder in (RECORDS.parent, ROOT / "experiments" / "beyond")]
+    return shares(run for each in found for run in (*each.runs, *each.anew))
 
 
 def on_record(name):
@@ -322,10 +326,9 @@ def pace_table(known):
 def instead(name, other):
     """What is to be said where another search stands in for one that is not over."""
     own = next(each for each in paper_experiments(ROOT / "experiments" / "paper") if each.name == name)
-    return (
-        f"The search of {name} is not over, and is taken to go as that of {other.name}: "
-        f"with {other.tuning.fine_epochs} epochs in its second stage, where {own.tuning.fine_epochs} are asked for."
-    )
+    length, asked = other.tuning.fine_epochs, own.tuning.fine_epochs
+    but = f", with {length} epochs in its second stage, where {asked} are asked for" if length != asked else ""
+    return f"The search of {name} is not over, and is taken to go as that of {other.name}{but}."
 
 
 def runs_of(name):

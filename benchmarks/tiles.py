@@ -127,7 +127,8 @@ def cuts(layer):
     found = {now: None}
     shapes = [(1, 2)] if layer.widens else [(1, 2), (2, 2)] if weights else [(1, 1), (1, 2), (2, 2), (1, 4)]
     blocks = (16, 32, 64) if weights else (64, 128)
-    for block, warps, stages, (tall, wide) in itertools.product(blocks, (4, 8), {3, now.tiles.stages}, shapes):
+    # With one stage, what is read goes by way of the nearest cache and of registers; with more it goes past both.
+    for block, warps, stages, (tall, wide) in itertools.product(blocks, (4, 8), {1, 3, now.tiles.stages}, shapes):
         for together, splits in itertools.product((1, 2, 4), (4, 8, 12, 16) if weights else (now.splits,)):
             cut = Cut(_Tiles(block, warps, stages, tall, wide, together), splits)
             cells = convolutions._cells(3, 1 + layer.widens, cut.tiles, layer.back)

@@ -460,6 +460,11 @@ MUTANTS = {
         "test_study.py -k too_small_to_matter"),
     "study: what others have trained is trained again": ("lab/paper_runs.py", "    for one in known:",
         "    for one in ():", "test_study.py -k whole_study"),
+    "study: what a search has that is not over is trained again": ("lab/questions.py", "each.rglob(", "each.glob(",
+        "test_study.py -k not_over"),
+    "reproduction: what is known is held beside the first search": (
+        "lab/reproduction.py", "(*evidence.runs, *evidence.anew) if experiment_of", "evidence.runs if experiment_of",
+        "test_reproduction.py -k whole_runs_came_to or folder_follows"),
     "study: some methods are all of them": ("lab/study.py", '["method"]) >= {*self.methods(one)}', '["method"])',
         "test_study.py -k one_method_fewer"),
     "claims: what a finer grid might change speaks against it": (

@@ -426,6 +426,25 @@ def test_the_page_says_where_another_step_size_tests_better():
         assert f"| {100 * taken:.2f} %{other} |" in told, name
 
 
+def test_the_accuracies_that_are_known_stand_beside_the_best_that_whole_runs_came_to():
+    """ResNet-20 on CIFAR-10: what methods end at, and what each came to where it tests best, best first."""
+    paths = [FOLDER / "records" / ANEW.name, ANEW]
+    every = {run.key: run for path in paths if path.exists() for run in restore(path)[0]}
+    whole = [run for run in every.values() if (run.config["epochs"], run.config["seed"]) == (200, 0)]
+    tops = [max(of(whole, method), key=lambda run: run.curves["test_accuracy"][-1]) for method in PAPER_METHODS]
+    told = [
+        f"{label(run.config['method'])} {100 * run.curves['test_accuracy'][-1]:.2f} % at {run.config['lr']:g}, "
+        f"with a training loss of {last_loss(run):.3f}"
+        for run in sorted(tops, key=lambda run: -run.curves["test_accuracy"][-1])
+    ]
+    page = (FOLDER / "README.md").read_text()
+    head = "By one seed, in runs of 200 epochs, each method at the\nstep size that tests best came to"
+    assert f"{head} {'; '.join(told)}." in page
+    (row,) = re.findall(r"^\| 6b \| .*, test accuracy \| (.*?) \| [-+±]", page, flags=re.M)
+    ends = sorted(cell.strip("*") for cell in row.split(" | "))
+    assert f"Here methods end at {ends[0]} to {ends[-1]}. " in page
+
+
 def test_walks_are_those_of_the_paper():
     walks = unpack_walks(FOLDER / "records" / "walks.jsonl.gz")
     assert {record.method for record in walks} == set(PAPER_METHODS)

@@ -114,6 +114,32 @@ def test_the_paper_s_runs_are_used_again(one):
     assert len(left.arms) == 10
 
 
+def test_the_step_sizes_that_test_best_are_on_record():
+    """The search trains nothing, among all step sizes with which a whole run was trained; only seeds are left."""
+    (one,) = paper_experiments(BEYOND, ["accuracy, resnet20 on cifar10"])
+    (like,) = paper_experiments(PAPER, ["resnet20 on cifar10"])
+    assert (one.problem, one.seeds, one.tuning.seeds) == (like.problem, like.seeds, like.tuning.seeds)
+    every = {run.key: run for path in read_study(BEYOND).archives for run in restore(path)[0]}
+    runs = [run for run in every.values() if run.config["model"] == "resnet20" and run.config["dataset"] == "cifar10"]
+    whole = [run for run in runs if run.config["epochs"] == one.problem.epochs and run.config["seed"] == 0]
+    (digest,) = {run.config["data"] for run in runs}
+
+    def lacks(stage, arm):
+        (key,) = Work(stage, (arm,), stage.experiment.seeds).keys
+        return 1 - every[key].curves["test_accuracy"][-1] if key in every else None
+
+    found = search(Prepared(one, SimpleNamespace(digest=digest), None, "cuda"), lacks)
+    assert found.missing is None
+    assert not found.edges
+    for arm in found.chosen.experiment.arms:
+        own = {run.config["lr"]: run.curves["test_accuracy"][-1] for run in whole if run.config["method"] == arm.method}
+        assert own[arm.lr] == max(own.values())
+        listed = [other.lr for other in one.arms if other.method == arm.method]
+        assert {*listed} <= {*own}
+        assert all(min(abs(lr / near - 1) for near in listed) < 0.01 for lr in own), "all, but for rounding"
+    assert len(found.chosen.experiment.arms) == 6
+
+
 def test_the_folder_follows_from_its_records(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     if (BEYOND / "records").exists():
@@ -279,7 +305,7 @@ def test_step_sizes_that_another_metric_chose_are_told_of(described, tmp_path, u
         study, "sensitivity", lambda curves, metric, lrs: drawn.append(metric) or draw(curves, metric, lrs)
     )
     text = written(described, tmp_path)
-    assert "by training loss, in *growth, mlp on mnist* by test accuracy, and p knows" in text
+    assert "by training loss (in *growth, mlp on mnist* by test accuracy), and p knows" in text
     assert "a difference in training\nloss, or in what has chosen, is shown only" in text
     assert sorted(drawn) == ["test_accuracy", "train_loss"]
     rows = [line.split(" | ") for line in text.splitlines() if line.count(" | ") == 9]
@@ -482,10 +508,19 @@ def test_an_experiment_of_which_nothing_is_asked_is_refused(described, tmp_path)
 
 def test_questions_of_the_folder_can_be_read():
     read = read_study(BEYOND)
-    assert [each.name for each in read.questions] == ["growth", "characters"]
+    assert [each.name for each in read.questions] == ["growth", "characters", "accuracy"]
     assert [path.resolve() for path in read.known] == [RECORDS]
     assert set(read.questions[0].methods) == set(METHODS_OF)
     assert Question("a", "?", ("train_loss",), "wada").called("adam") == "adam" in METHODS
+
+
+def test_archives_are_known_also_of_searches_that_are_not_over(described):
+    (described / "study.toml").write_text(STUDY.replace("title", 'known = ["old"]\ntitle', 1))
+    kept = [described / "old" / name for name in ("a.jsonl.gz", "anew/a.jsonl.gz")]
+    for path in (*kept, described / "old" / "walks.jsonl.gz", described / "old" / "costs.csv"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert read_study(described).archives == kept
 
 
 # ------------------------------------------------------------------ the command

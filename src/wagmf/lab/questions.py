@@ -78,7 +78,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Study:
-    """What a folder of experiments is for; ``known`` are folders of further archives.
+    """What a folder of experiments is for; ``known`` are folders of further archives, and so are the folders in them.
 
     >>> Study("Mine", "", (), ()).questions
     ()
@@ -91,9 +91,9 @@ class Study:
 
     @property
     def archives(self) -> list[Path]:
-        """Those of runs in the known folders."""
+        """Those of runs in the known folders, also of searches that are not over."""
         return [
-            path for each in self.known for path in sorted(each.glob("*.jsonl.gz")) if path.name != "walks.jsonl.gz"
+            path for each in self.known for path in sorted(each.rglob("*.jsonl.gz")) if path.name != "walks.jsonl.gz"
         ]
 
 

@@ -338,7 +338,7 @@ def _early(evidence: Evidence) -> list[str]:
 
 def _so_far(again: dict[str, Any]) -> str:
     """How WADA stands to baselines by a search that is done again: where each trains best, where each tests best."""
-    best: dict[str, _Anew] = again["best"]
+    best: dict[str, _Best] = again["best"]
     baselines = [method for method in BASELINES if method in best]
     if "wada" not in best or not baselines:
         return ""
@@ -441,14 +441,31 @@ def _accuracy_cell(tried: Any) -> str:
 
 
 def _known(evidence: Evidence, outcomes: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """What there is to hold beside the accuracies known for ResNet-20 on CIFAR-10."""
+    """What there is to hold beside the accuracies known for ResNet-20 on CIFAR-10: at what was chosen, and elsewhere.
+
+    The latter is from the longest runs that a search was made with, also from one that takes the place of another and
+    is not over.
+    """
     name = "resnet20 on cifar10"
     means = [
         row["means"] for row in outcomes if (row["panel"].experiment, row["panel"].metric) == (name, "test_accuracy")
     ]
-    fine = evidence.tried[(evidence.tried["experiment"] == name) & (evidence.tried["stage"] == "fine")]
-    fine = fine.sort_values("test_accuracy").dropna()
-    return {"means": sorted(means[0].values()), "top": fine.iloc[-1].to_dict()} if means and len(fine) else None
+    every = [run for run in (*evidence.runs, *evidence.anew) if experiment_of(run.experiment) == name]
+    epochs = max((run.config["epochs"] for run in every if run.experiment == f"{name}, {STAGES[1]}"), default=0)
+    every = [run for run in every if run.config["epochs"] == epochs]
+    seeds = {run.config["seed"] for run in every if run.experiment == f"{name}, {STAGES[1]}"}
+    best = _bests([run for run in every if run.config["seed"] in seeds], len(seeds))
+    if not means or not best:
+        return None
+    return {
+        "means": sorted(means[0].values()),
+        "epochs": epochs,
+        "seeds": _seeds_told(len(seeds)),
+        "told": [
+            f"{label(method)} {100 * one.top:.2f} % at {one.top_lr:g}, with a training loss of {one.top_loss:.3f}"
+            for method, one in sorted(best.items(), key=lambda item: -item[1].top)
+        ],
+    }
 
 
 def _by_other_seeds(evidence: Evidence) -> dict[tuple[str, str, str], Row]:
@@ -512,13 +529,14 @@ def _onward(evidence: Evidence) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Anew:
-    """What a method has come to in a search that is done again: where it trains best, and where it tests best."""
+class _Best:
+    """What a method has come to in a search: where it trains best, and where it tests best."""
 
     lr: float
     loss: float
     accuracy: float
     top_lr: float
+    top_loss: float
     top: float
 
 
@@ -539,9 +557,7 @@ def _anew(evidence: Evidence) -> dict[str, dict[str, Any]]:
         known = [run for run in (*runs, *before) if run.config["epochs"] == epochs]
         tried = [run for run in known if run.config["seed"] in seeds]
         searched = {run.config["method"] for run in runs}  # of others nothing new is known
-        best = {
-            method: one for method in _methods() if method in searched and (one := _best_of(tried, method, len(seeds)))
-        }
+        best = _bests([run for run in tried if run.config["method"] in searched], len(seeds))
         count, ends = _ends_so_far([*own, *known], {run.config["method"]: run.config["lr"] for run in own})
         of = evidence.of(name)["seed"].nunique()
         found[name] = {
@@ -550,7 +566,7 @@ def _anew(evidence: Evidence) -> dict[str, dict[str, Any]]:
             "diverged": sum(bool(run.diverged) for run in runs),
             "own_diverged": sum(bool(run.diverged) for run in own),
             "epochs": epochs,
-            "seeds": "one seed" if len(seeds) == 1 else f"{len(seeds)} seeds",
+            "seeds": _seeds_told(len(seeds)),
             "minutes": sum(minutes([*runs, *own]).values()),
             "best": best,
             "told": [_best_told(method, one, evidence.chosen[name][method]) for method, one in best.items()],
@@ -581,7 +597,16 @@ def _ends_so_far(runs: list[Run], rates: dict[str, float]) -> tuple[int, dict[st
     return len(common), {method: (float(loss), float(share)) for method, (loss, share) in means.items()}
 
 
-def _best_of(tried: list[Run], method: str, seeds: int) -> _Anew | None:
+def _bests(tried: list[Run], seeds: int) -> dict[str, _Best]:
+    """What every method has come to, of those that have runs."""
+    return {method: one for method in _methods() if (one := _best_of(tried, method, seeds))}
+
+
+def _seeds_told(count: int) -> str:
+    return "one seed" if count == 1 else f"{count} seeds"
+
+
+def _best_of(tried: list[Run], method: str, seeds: int) -> _Best | None:
     """In the mean of the seeds, of step sizes that all of them have and at which none has diverged."""
     ends: dict[float, list[tuple[float, float]]] = {}
     for run in tried:
@@ -591,10 +616,10 @@ def _best_of(tried: list[Run], method: str, seeds: int) -> _Anew | None:
     if not means:
         return None
     lr, top = min(means, key=lambda lr: means[lr][0]), max(means, key=lambda lr: means[lr][1])
-    return _Anew(lr, float(means[lr][0]), float(means[lr][1]), top, float(means[top][1]))
+    return _Best(lr, *map(float, means[lr]), top, *map(float, means[top]))
 
 
-def _best_told(method: str, one: _Anew, chosen: float) -> str:
+def _best_told(method: str, one: _Best, chosen: float) -> str:
     best = f"; at most {100 * one.top:.2f} %, at {one.top_lr:g}" if one.top_lr != one.lr else ""
     told = f"{one.loss:.4f} and {100 * one.accuracy:.2f} %{best}; {chosen:g} was chosen"
     return f"{label(method)} {one.lr:g} ({told})"

@@ -150,7 +150,8 @@ def _chosen_by(experiments: Sequence[Experiment]) -> str:
     for one in experiments:
         names.setdefault(QUANTITIES[_by(one)], []).append(f"*{one.name}*")
     first, *others = sorted(names, key=lambda name: -len(names[name]))
-    return ", ".join([f"by {first}", *(f"in {_listed(names[name])} by {name}" for name in others)])
+    apart = "; ".join(f"in {_listed(names[name])} by {name}" for name in others)
+    return f"by {first}" + (f" ({apart})" if apart else "")
 
 
 def _from_here(path: Path) -> str:
