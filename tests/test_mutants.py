@@ -465,6 +465,12 @@ MUTANTS = {
     "reproduction: what is known is held beside the first search": (
         "lab/reproduction.py", "(*evidence.runs, *evidence.anew) if experiment_of", "evidence.runs if experiment_of",
         "test_reproduction.py -k whole_runs_came_to or folder_follows"),
+    "reproduction: what only rounding tells apart is drawn twice": (
+        "lab/reproduction.py", "curves_of(_apart(tried))", "curves_of(tried)",
+        "test_reproduction.py -k drawn_of"),
+    "reproduction: a search is over before it has chosen": (
+        "lab/reproduction.py", 'for name, again in anew.items() if again["own"]}', "for name, again in anew.items()}",
+        "test_reproduction.py -k drawn_of"),
     "study: some methods are all of them": ("lab/study.py", '["method"]) >= {*self.methods(one)}', '["method"])',
         "test_study.py -k one_method_fewer"),
     "claims: what a finer grid might change speaks against it": (

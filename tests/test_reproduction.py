@@ -23,7 +23,7 @@ from wagmf.arguments import Refused
 from wagmf.cli import app
 from wagmf.lab import costs, engine, paper_runs, reproduction
 from wagmf.lab.claims import verdicts
-from wagmf.lab.evidence import experiment_of, gather, minutes, significance_table
+from wagmf.lab.evidence import anew_archives, experiment_of, gather, minutes, significance_table
 from wagmf.lab.looks import label, title_of
 from wagmf.lab.paper import BASELINES, OURS, PAIRS, PANELS
 from wagmf.lab.paper_runs import archive_of, paper_experiments, quickly, train
@@ -32,7 +32,7 @@ from wagmf.lab.records import Records, Run, archive, restore
 from wagmf.lab.report import report
 from wagmf.lab.reproduction import rebuild
 from wagmf.lab.spec import METRICS, experiment
-from wagmf.lab.tuning import COARSE
+from wagmf.lab.tuning import COARSE, FINE, next_rates
 from wagmf.lab.walks import unpack_walks
 from wagmf.methods import PAPER_METHODS
 
@@ -259,125 +259,207 @@ def test_a_search_that_was_replaced_is_told_of(tmp_path):
     assert "**MLP on CIFAR-10 was searched twice.**" not in (FOLDER / "README.md").read_text()
 
 
-ANEW = FOLDER / "records" / "anew" / "resnet20-on-cifar10.jsonl.gz"
+AGAIN = "mlp on cifar10"
 
 
-def anew() -> tuple[list[Run], list[Run], dict[str, list[str]]]:
-    """The runs of the search that is done again, those at what it has chosen, if it has, and what all are called."""
-    runs, names = restore(ANEW)
-    own = [run for run in runs if run.experiment == "resnet20 on cifar10"]
-    return [run for run in runs if run not in own], own, names
+@pytest.fixture
+def anew(tmp_path):
+    """Of a search that is done again the archive, and its runs; beside it that of what shorter runs had chosen.
 
-
-@pytest.mark.skipif(not ANEW.exists(), reason="no search is under way")
-def test_a_search_that_is_not_over_is_told_of_and_shown_nowhere(tmp_path):
-    """Its runs are in no figure and table; what it has found is, in words, as far as it takes other runs' place."""
+    The runs are those of the true search, of which the shorter ones are beginnings. What these chose has turned out to
+    be worse; and of WADA two step sizes are one, but for rounding.
+    """
     (tmp_path / "records" / "anew").mkdir(parents=True)
-    path = Path(shutil.copy(FOLDER / "records" / ANEW.name, tmp_path / "records"))
-    alone = rebuild(tmp_path)[0].read_text()
-    assert "is not over" not in alone
-    runs, _, names = anew()
-    one = next(run for run in runs if run.config["method"] == "adam" and run.config["lr"] == 0.0015)
-    curves = one.curves | {"train_loss": [*one.curves["train_loss"][:-1], 0.0125], "test_accuracy": [0.987]}
-    runs = [replace(run, curves=curves) if run is one else run for run in runs]
-    runs = [replace(run, diverged=7) if run.config["method"] == "amsgrad" else run for run in runs]
-    archive(runs, names, tmp_path / "records" / "anew" / ANEW.name)
-    text = rebuild(tmp_path)[0].read_text()
-    lines = {line for line in text.splitlines() if line.startswith(("|", "!["))}
-    assert lines == {line for line in alone.splitlines() if line.startswith(("|", "!["))}
-    lost = sum(run.config["method"] == "amsgrad" for run in runs)
-    head = f"epochs, which is not over: {len(runs)} runs so far, {lost} of which diverged, by\none seed."
-    assert f"**ResNet-20 on CIFAR-10 is searched again**, in a second stage of 200 {head}" in text
-    assert "Adam 0.0015 (0.0125 and 98.70 %; 0.000667 was chosen)" in text
-    assert "AMSGrad 0.001 (0.14" in text, "a run of the same length and seed that was there before"
-    wada = [run for run in runs if run.config["method"] == "wada"]
-    least = min(wada, key=lambda run: run.curves["train_loss"][-1]).curves["test_accuracy"][-1]
-    most = max(run.curves["test_accuracy"][-1] for run in wada)
-    told = f"its test accuracy {100 * least:.2f} % beside baselines' 98.70 % at most; where each tests best it is "
-    assert f"{told}{100 * most:.2f} % beside Adam's 98.70 %)" in text
-    assert f"the {len(runs)} runs of the search that is done again ({sum(minutes(runs).values()):.1f} minutes)" in text
-    some = [
-        replace(run, config=run.config | {"seed": seed}, key=f"{seed}{run.key[1:]}") for run in runs for seed in (0, 1)
+    before = archive_of(tmp_path / "records", AGAIN)
+    runs, names = restore(archive_of(FOLDER / "records", AGAIN))
+    own = [run for run in runs if AGAIN in names[run.key]]
+    fine = [run for run in runs if f"{AGAIN}, fine" in names[run.key]]
+    short = [
+        replace(run, key=f"s{run.key[1:]}", config=run.config | {"epochs": 100}, curves=cut(run, 100)) for run in fine
     ]
-    archive([run for run in some if run.config["method"] == "adam"], {}, tmp_path / "records" / "anew" / ANEW.name)
-    text = rebuild(tmp_path)[0].read_text()
-    assert "runs so far, by\n2 seeds." in text
-    assert "AdamNC 0." not in text.split("is searched again**")[1].split("What the search chooses")[0]
-    archive(runs, names, tmp_path / "records" / "anew" / ANEW.name)
-    kept, called = restore(path)
-    archive([*kept, *runs], called | {run.key: [] for run in runs}, path)  # where they go when it is over
-    assert "is not over" not in rebuild(tmp_path)[0].read_text()
+    called = {run.key: [AGAIN] for run in own} | {run.key: [f"{AGAIN}, fine"] for run in short}
+    archive([*(with_losses(run, 1.1) for run in own), *short], called, before)
+    searched = [replace(run, experiment=f"{AGAIN}, fine") for run in fine if run not in own]
+    last = max(of(searched, "wada"), key=lambda run: run.config["lr"])
+    searched.append(replace(last, key=f"r{last.key[1:]}", config=last.config | {"lr": 1.004 * last.config["lr"]}))
+    return archive_of(tmp_path / "records" / "anew", AGAIN), searched
 
 
-@pytest.mark.skipif(not ANEW.exists(), reason="no search is under way")
-def test_what_a_search_has_chosen_is_told_of_until_all_seeds_are_there(tmp_path):
-    """By the seeds that all methods have: those of which one method lacks a run, or diverged, count for none."""
-    (tmp_path / "records" / "anew").mkdir(parents=True)
-    shutil.copy(FOLDER / "records" / ANEW.name, tmp_path / "records")
-    searched, _, names = anew()
-    searched = [run for run in searched if run.config["epochs"] == 200]
-    chosen = {method: min(of(searched, method), key=last_loss) for method in PAPER_METHODS}
+def cut(run: Run, epochs: int) -> dict[str, list[Any]]:
+    return {metric: values[:epochs] for metric, values in run.curves.items()}
 
-    def again(method: str, seed: int, **other: Any) -> Run:
-        run, key = chosen[method], f"{seed}{chosen[method].key[:0:-1]}"  # no other run's, whatever it begins with
-        curves = {metric: [0.9 - seed / 100 if metric == "test_accuracy" else seed / 100] for metric in METRICS}
-        own = replace(run, experiment="resnet20 on cifar10", config=run.config | {"seed": seed}, key=key)
-        return replace(own, curves=curves, **other)
 
-    own = [again(method, seed) for method in PAPER_METHODS for seed in (1, 2) if (method, seed) != ("amsgrad", 2)]
-    own += [again(method, 3, diverged=1 if method == "wada" else None) for method in PAPER_METHODS]
-    archive([*searched, *own], names, tmp_path / "records" / "anew" / ANEW.name)
-    text = rebuild(tmp_path)[0].read_text()
-    assert "is not over" not in text
-    assert f"second stage of 200 epochs: {len(searched)} runs, by\none seed." in text
-    wada, adam = (chosen[method].curves for method in ("wada", "adam"))
-    loss, share = (wada["train_loss"][-1] + 0.01) / 2, (wada["test_accuracy"][-1] + 0.89) / 2
-    (line,) = [line for line in text.splitlines() if line.startswith("2 of 8 seeds are there ")]
-    told = f"WADA {loss:.4f} and {100 * share:.2f} %, WADA-v3 "
-    assert f"(1 of these runs diverged); means of training loss and test accuracy: {told}" in line
-    behind = 100 * (loss / ((adam["train_loss"][-1] + 0.01) / 2) - 1)
-    told = "epochs has chosen others; by 2 of 8 seeds, where each trains best WADA's training loss is "
-    assert f"{told}{behind:+.2f} % to Adam's, and its test accuracy {100 * share:.2f} % beside" in text
-    assert f"and the {len(searched) + len(own)} runs of the search that is done again (" in text
-    archive([*searched, *of(own, "wada")], names, tmp_path / "records" / "anew" / ANEW.name)
-    text = rebuild(tmp_path)[0].read_text()
-    assert "seeds are there" not in text
-    assert "What the search chooses will be run with all seeds" in text
+def with_losses(run: Run, times: float) -> Run:
+    return replace(run, curves=run.curves | {"train_loss": [times * loss for loss in run.curves["train_loss"]]})
+
+
+def whole(*runs: Run) -> list[Run]:
+    """Those of full length, by the seed that chooses."""
+    return [run for run in runs if (run.config["epochs"], run.config["seed"]) == (200, 0)]
+
+
+def chosen_again(searched: list[Run], method: str, seed: int, **other: Any) -> Run:
+    """A made-up run of another seed, at the step size of those that were searched anew where the method trains best."""
+    run = min(of(searched, method), key=last_loss)
+    curves = {metric: [0.9 - seed / 100 if metric == "test_accuracy" else seed / 100] for metric in METRICS}
+    key, name = f"{seed}{run.key[:0:-1]}", experiment_of(run.experiment)  # no other run's key, whatever it begins with
+    return replace(run, experiment=name, config=run.config | {"seed": seed}, key=key, curves=curves, **other)
 
 
 def last_loss(run: Run) -> float:
     return run.curves["train_loss"][-1]
 
 
+def last_share(run: Run) -> float:
+    return run.curves["test_accuracy"][-1]
+
+
 def of(runs: list[Run], method: str) -> list[Run]:
     return [run for run in runs if run.config["method"] == method]
 
 
-def test_what_is_said_of_the_search_that_is_done_again_is_on_record():
+def test_a_search_that_is_not_over_is_told_of_and_shown_nowhere(tmp_path, anew):
+    """Its runs are in no figure and table; what it has found is, in words, as far as it takes other runs' place."""
+    path, runs = anew
+    alone, chosen = rebuild(tmp_path)[0].read_text(), gather(tmp_path).chosen[AGAIN]
+    assert "is not over" not in alone
+    kept, called = restore(archive_of(tmp_path / "records", AGAIN))
+    one = of(runs, "adam")[-1]
+    curves = one.curves | {"train_loss": [*one.curves["train_loss"][:-1], 0.0125], "test_accuracy": [0.987]}
+    runs = [replace(run, curves=curves) if run is one else run for run in runs]
+    runs = [replace(run, diverged=7) if run.config["method"] == "amsgrad" else run for run in runs]
+    archive(runs, {}, path)
+    text = rebuild(tmp_path)[0].read_text()
+    lines = {line for line in text.splitlines() if line.startswith(("|", "!["))}
+    assert lines == {line for line in alone.splitlines() if line.startswith(("|", "!["))}
+    lost = sum(run.config["method"] == "amsgrad" for run in runs)
+    head = f"epochs, which is not over: {len(runs)} runs so far, {lost} of which diverged, by\none seed."
+    assert f"**{title_of(AGAIN)} is searched again**, in a second stage of 200 {head}" in text
+    assert f"Adam {one.config['lr']:g} (0.0125 and 98.70 %; {chosen['adam']:g} was chosen)" in text
+    (before,) = of(whole(*kept), "amsgrad")
+    told = f"AMSGrad {before.config['lr']:g} ({last_loss(before):.4f} and "
+    assert told in text, "a run of the same length and seed that was there before"
+    wada = of(whole(*runs, *kept), "wada")
+    least, most = last_share(min(wada, key=last_loss)), max(map(last_share, wada))
+    told = f"its test accuracy {100 * least:.2f} % beside baselines' 98.70 % at most; where each tests best it is "
+    assert f"{told}{100 * most:.2f} % beside Adam's 98.70 %)" in text
+    assert f"the {len(runs)} runs of the search that is done again ({sum(minutes(runs).values()):.1f} minutes)" in text
+    some = [
+        replace(run, config=run.config | {"seed": seed}, key=f"{seed}{run.key[1:]}") for run in runs for seed in (0, 1)
+    ]
+    archive(of(some, "adam"), {}, path)
+    text = rebuild(tmp_path)[0].read_text()
+    assert "runs so far, by\n2 seeds." in text
+    assert "AdamNC 0." not in text.split("is searched again**")[1].split("What the search chooses")[0]
+    archive(runs, {}, path)
+    # Where they go when it is over.
+    archive([*kept, *runs], called | {run.key: [] for run in runs}, archive_of(tmp_path / "records", AGAIN))
+    assert "is not over" not in rebuild(tmp_path)[0].read_text()
+
+
+def test_what_a_search_has_chosen_is_told_of_until_all_seeds_are_there(tmp_path, anew):
+    """By the seeds that all methods have: those of which one method lacks a run, or diverged, count for none."""
+    path, searched = anew
+    pairs = [(method, seed) for method in PAPER_METHODS for seed in (1, 2) if (method, seed) != ("amsgrad", 2)]
+    own = [chosen_again(searched, *pair) for pair in pairs]
+    own += [chosen_again(searched, name, 3, diverged=1 if name == "wada" else None) for name in PAPER_METHODS]
+    archive([*searched, *own], {}, path)
+    text = rebuild(tmp_path)[0].read_text()
+    assert "is not over" not in text
+    assert f"second stage of 200 epochs: {len(searched)} runs, by\none seed." in text
+    first = {method: min(of(searched, method), key=last_loss) for method in PAPER_METHODS}
+    losses = {method: (last_loss(run) + 0.01) / 2 for method, run in first.items()}
+    share = (last_share(first["wada"]) + 0.89) / 2
+    (line,) = [line for line in text.splitlines() if line.startswith("2 of 8 seeds are there ")]
+    told = f"WADA {losses['wada']:.4f} and {100 * share:.2f} %, WADA-v3 "
+    assert f"(1 of these runs diverged); means of training loss and test accuracy: {told}" in line
+    best = min(BASELINES, key=losses.__getitem__)
+    behind = f"{100 * (losses['wada'] / losses[best] - 1):+.2f} % to {label(best)}'s"
+    told = "epochs has chosen others; by 2 of 8 seeds, where each trains best WADA's training loss is "
+    assert f"{told}{behind}, and its test accuracy {100 * share:.2f} % beside" in text
+    assert f"and the {len(searched) + len(own)} runs of the search that is done again (" in text
+    # Of Adam no step size is as good as the one that was chosen before, and all seeds are there.
+    worse = [with_losses(run, 9.0) for run in of(searched, "adam")]
+    other = [run for run in [*searched, *own] if run.config["method"] != "adam"]
+    archive([*worse, *other], {}, path)
+    text = rebuild(tmp_path)[0].read_text()
+    (line,) = [line for line in text.splitlines() if line.startswith("2 of 8 seeds are there ")]
+    kept = of(restore(archive_of(tmp_path / "records", AGAIN))[0], "adam")
+    ends = [last_loss(run) for run in kept if run.config["epochs"] == 200 and run.config["seed"] in (0, 1)]
+    assert f", Adam {np.mean(ends):.4f} and " in line
+    archive([*worse, *of(other, "wada")], {}, path)
+    text = rebuild(tmp_path)[0].read_text()
+    assert "seeds are there" not in text
+    assert "What the search chooses will be run with all seeds" in text
+
+
+def test_what_is_said_of_searches_that_are_done_again_is_on_record():
     """Where each method trains best, where it tests best, and what seeds came to so far, by the archives alone."""
-    if not ANEW.exists():
-        assert "is searched again" not in (FOLDER / "README.md").read_text()
-        return
-    name, text = "resnet20 on cifar10", (FOLDER / "README.md").read_text()
-    searched, own, _ = anew()
-    known = [run for run in (*searched, *restore(FOLDER / "records" / ANEW.name)[0]) if run.config["epochs"] == 200]
-    runs, seeds = [run for run in known if run.config["seed"] == 0], {run.config["seed"] for run in own}
-    for method in PAPER_METHODS:
-        ends = [(run.config["lr"], last_loss(run), run.curves["test_accuracy"][-1]) for run in of(runs, method)]
-        (lr, loss, share), (there, _, most) = min(ends, key=lambda end: end[1]), max(ends, key=lambda end: end[2])
-        told = f"{label(method)} {lr:g} ({loss:.4f} and {100 * share:.2f} %; at most {100 * most:.2f} %, at {there:g}; "
-        assert f"{told}{recorded().chosen[name][method]:g} was chosen)" in text
-        if own:
-            assert {run.config["lr"] for run in of(own, method)} == {lr}, "what was chosen"
-            assert {run.config["seed"] for run in of(own, method)} == seeds
-            losses = [loss, *map(last_loss, of(own, method))]
-            assert f"{label(method)} {np.mean(losses):.4f} and " in text
-    assert not own or f"{1 + len(seeds)} of 8 seeds are there; " in text
+    text = (FOLDER / "README.md").read_text()
+    assert text.count(" is searched again**, ") == len(anew_archives(FOLDER))
+    for path in anew_archives(FOLDER):
+        found, before = restore(path)[0], restore(FOLDER / "records" / path.name)[0]
+        name = experiment_of(found[0].experiment)
+        own, runs = [run for run in found if run.experiment == name], whole(*found, *before)
+        seeds = {run.config["seed"] for run in own}
+        assert f"**{title_of(name)} is searched again**, " in text
+        for method in PAPER_METHODS:
+            first, top = min(of(runs, method), key=last_loss), max(of(runs, method), key=last_share)
+            lr, there = first.config["lr"], top.config["lr"]
+            best = f"; at most {100 * last_share(top):.2f} %, at {there:g}" if there != lr else ""
+            told = f"{label(method)} {lr:g} ({last_loss(first):.4f} and {100 * last_share(first):.2f} %{best}; "
+            assert f"{told}{recorded().chosen[name][method]:g} was chosen)" in text
+            if own:
+                assert {run.config["lr"] for run in of(own, method)} <= {lr}, "what was chosen"
+                assert {run.config["seed"] for run in of(own, method)} in (seeds, set())
+        for method in {run.config["method"] for run in own}:
+            ends = [last_loss(min(of(runs, method), key=last_loss)), *map(last_loss, of(own, method))]
+            assert f"{label(method)} {np.mean(ends):.4f} and " in text
+        assert not own or f"{1 + len(seeds)} of 8 seeds are there; " in text
+
+
+def test_accuracies_are_drawn_of_a_search_that_was_done_again_when_it_is_over(tmp_path, anew, monkeypatch):
+    """At every step size of whole runs, but for those that rounding tells apart; ringed is where it trains best."""
+    drawn = {}
+
+    def kept(panels, path, **_):
+        drawn[path.name] = {panel.title: panel for panel in panels}
+        return []
+
+    monkeypatch.setattr(reproduction.plots, "panel_pictures", kept)
+    path, searched = anew
+    archive(searched, {}, path)
+    reproduction._figures(gather(tmp_path), [], tmp_path / "figures")
+    assert [*drawn["tested"]] == [title_of(AGAIN)], "it may not be over: nothing that it has chosen is on record"
+    before = drawn["step-sizes"][title_of(AGAIN)]
+    archive([*searched, *(chosen_again(searched, method, 1) for method in PAPER_METHODS)], {}, path)
+    reproduction._figures(gather(tmp_path), [], tmp_path / "figures")
+    after = drawn["step-sizes"][title_of(AGAIN)]
+    assert [line.x.tolist() for line in after.lines] == [line.x.tolist() for line in before.lines]
+    panel = drawn["tested"][f"{title_of(AGAIN)}, searched again (200 epochs)"]
+    known = whole(*searched, *restore(archive_of(tmp_path / "records", AGAIN))[0])
+    for line in panel.lines:
+        ends = {run.config["lr"]: last_share(run) for run in of(known, line.method)}
+        np.testing.assert_allclose([ends[lr] for lr in line.x], line.y, rtol=1e-6)  # archives are in single precision
+        assert all(1.01 * a < b for a, b in itertools.pairwise(line.x))
+        assert len(line.x) == len(ends) - (line.method == "wada"), "of which two are one"
+        (ring,) = [mark.x for mark in panel.marks if mark.method == line.method]
+        assert ring == min(of(known, line.method), key=last_loss).config["lr"]
 
 
 def test_what_todays_rule_would_have_tried_is_told():
-    (line,) = [line for line in (FOLDER / "README.md").read_text().splitlines() if line.startswith("By this rule")]
-    assert line.endswith(" there would be more to try: AdamNC to 0.00337 in ResNet-20 on CIFAR-10.")
+    """Of every search that is shown, by its own losses."""
+    wanted = []
+    for name in recorded().chosen:
+        curves = recorded().of(f"{name}, fine")
+        ends = curves[curves["epoch"] == curves["epoch"].max()].groupby(["method", "lr"])["train_loss"].mean()
+        for method, losses in ends.groupby("method"):
+            tried = dict(zip(losses.index.get_level_values("lr"), losses, strict=True))
+            wanted += [f"{label(method)} to {lr:g} in {title_of(name)}" for lr in next_rates(tried, tried, FINE)]
+    lines = [line for line in (FOLDER / "README.md").read_text().splitlines() if line.startswith("By this rule")]
+    assert [line.partition(" there would be more to try: ")[2] for line in lines] == [
+        f"{'; '.join(wanted)}." for _ in wanted[:1]
+    ]
 
 
 def test_the_interactive_report_follows_the_paper_and_says_who_chose(tmp_path):
@@ -428,14 +510,13 @@ def test_the_page_says_where_another_step_size_tests_better():
 
 def test_the_accuracies_that_are_known_stand_beside_the_best_that_whole_runs_came_to():
     """ResNet-20 on CIFAR-10: what methods end at, and what each came to where it tests best, best first."""
-    paths = [FOLDER / "records" / ANEW.name, ANEW]
+    paths = [FOLDER / "records" / folder / "resnet20-on-cifar10.jsonl.gz" for folder in ("", "anew")]
     every = {run.key: run for path in paths if path.exists() for run in restore(path)[0]}
-    whole = [run for run in every.values() if (run.config["epochs"], run.config["seed"]) == (200, 0)]
-    tops = [max(of(whole, method), key=lambda run: run.curves["test_accuracy"][-1]) for method in PAPER_METHODS]
+    tops = [max(of(whole(*every.values()), method), key=last_share) for method in PAPER_METHODS]
     told = [
-        f"{label(run.config['method'])} {100 * run.curves['test_accuracy'][-1]:.2f} % at {run.config['lr']:g}, "
+        f"{label(run.config['method'])} {100 * last_share(run):.2f} % at {run.config['lr']:g}, "
         f"with a training loss of {last_loss(run):.3f}"
-        for run in sorted(tops, key=lambda run: -run.curves["test_accuracy"][-1])
+        for run in sorted(tops, key=last_share, reverse=True)
     ]
     page = (FOLDER / "README.md").read_text()
     head = "By one seed, in runs of 200 epochs, each method at the\nstep size that tests best came to"

@@ -26,6 +26,7 @@ __all__ = [
     "Evidence",
     "StackOfRuns",
     "anew_archives",
+    "curves_of",
     "experiment_of",
     "gather",
     "minutes",
@@ -67,10 +68,7 @@ class Evidence:
     @cached_property
     def all(self) -> Tables:
         """Every run, of searches too."""
-        found = tables(self.runs, self.names)
-        for frame in (found.curves, found.runs):
-            frame["method"] = [name.partition("(")[0] for name in frame["method"]]
-        return found
+        return _plainly_named(tables(self.runs, self.names))
 
     @cached_property
     def finals(self) -> Any:
@@ -116,6 +114,21 @@ class Evidence:
         """Every step size that was tried in the searches, what it came to, and whether it was taken."""
         rows = [row for name, rates in self.chosen.items() for row in tried_rates(self.of, name, rates)]
         return pd.DataFrame(rows, columns=TRIED)
+
+
+def _plainly_named(found: Tables) -> Tables:
+    for frame in (found.curves, found.runs):
+        frame["method"] = [name.partition("(")[0] for name in frame["method"]]
+    return found
+
+
+def curves_of(runs: list[Run]) -> Any:
+    """The curves of some runs, of whatever experiments; methods have their plain names.
+
+    >>> curves_of([]).empty
+    True
+    """
+    return _plainly_named(tables(runs)).curves
 
 
 def tried_rates(of: Callable[[str], Any], name: str, chosen: Mapping[str, float]) -> list[dict[str, Any]]:

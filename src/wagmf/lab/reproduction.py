@@ -21,6 +21,7 @@ from wagmf.lab.claims import ACCURACY_MARGIN, LOSS_MARGIN, Verdict, verdicts
 from wagmf.lab.evidence import (
     STAGES,
     Evidence,
+    curves_of,
     experiment_of,
     gather,
     minutes,
@@ -58,10 +59,15 @@ def _figures(evidence: Evidence, outcomes: list[dict[str, Any]], folder: Path) -
         path = folder / f"figure{number}"
         drawn += plots.panel_pictures(panels, path, title=title, methods=_methods(), columns=columns)
     drawn += plots.leads_pictures(_leads(outcomes), folder / "standing", title=_STANDING) if outcomes else []
-    searched = [_searched(evidence, name) for name in evidence.chosen if len(evidence.of(f"{name}, fine"))]
+    names, anew = [name for name in evidence.chosen if len(evidence.of(f"{name}, {STAGES[1]}"))], _anew(evidence)
+    searched = [_searched(evidence, name, "train_loss") for name in names]
     title = "The search for step sizes, its second stage: what was chosen is ringed"
-    path = folder / "step-sizes"
-    return drawn + plots.panel_pictures(searched, path, title=title, methods=_methods(), columns=3)
+    drawn += plots.panel_pictures(searched, folder / "step-sizes", title=title, methods=_methods(), columns=3)
+    known = {panel.experiment for panel in evidence.panels if panel.metric == "test_accuracy"}
+    over = {name: again for name, again in anew.items() if again["own"]}
+    tested = [_searched(evidence, name, "test_accuracy", over.get(name)) for name in names if name in known]
+    title = "How the same networks test: ringed is what trains best"
+    return drawn + plots.panel_pictures(tested, folder / "tested", title=title, methods=_methods(), columns=3)
 
 
 def _leads(outcomes: list[dict[str, Any]]) -> list[Leads]:
@@ -95,9 +101,13 @@ def _panel(evidence: Evidence, panel: Printed) -> Panel:
     return replace(drawn, title=title, zoom=0.8 * max(float(line.x[-1]) for line in drawn.lines))
 
 
-def _searched(evidence: Evidence, name: str) -> Panel:
-    drawn = sensitivity(evidence.of(f"{name}, fine"), "train_loss", evidence.chosen[name])
-    return replace(drawn, title=title_of(name))
+def _searched(evidence: Evidence, name: str, metric: str, again: dict[str, Any] | None = None) -> Panel:
+    """The second stage of a search, or that of one that is done again and is over."""
+    curves, rates, more = evidence.of(f"{name}, {STAGES[1]}"), evidence.chosen[name], ""
+    if again is not None:
+        curves, rates = again["curves"], {method: one.lr for method, one in again["best"].items()}
+        more = f", searched again ({again['epochs']} epochs)"
+    return replace(sensitivity(curves, metric, rates), title=title_of(name) + more)
 
 
 def _methods() -> list[str]:
@@ -558,7 +568,10 @@ def _anew(evidence: Evidence) -> dict[str, dict[str, Any]]:
         tried = [run for run in known if run.config["seed"] in seeds]
         searched = {run.config["method"] for run in runs}  # of others nothing new is known
         best = _bests([run for run in tried if run.config["method"] in searched], len(seeds))
-        count, ends = _ends_so_far([*own, *known], {run.config["method"]: run.config["lr"] for run in own})
+        # Of a method whose best is where it was before, all seeds are there, and none is run again.
+        rates = {method: one.lr for method, one in best.items()}
+        rates |= {run.config["method"]: run.config["lr"] for run in own}
+        count, ends = _ends_so_far([*own, *known], rates) if own else (0, {})
         of = evidence.of(name)["seed"].nunique()
         found[name] = {
             "runs": len(runs),
@@ -566,6 +579,7 @@ def _anew(evidence: Evidence) -> dict[str, dict[str, Any]]:
             "diverged": sum(bool(run.diverged) for run in runs),
             "own_diverged": sum(bool(run.diverged) for run in own),
             "epochs": epochs,
+            "curves": curves_of(_apart(tried)),
             "seeds": _seeds_told(len(seeds)),
             "minutes": sum(minutes([*runs, *own]).values()),
             "best": best,
@@ -577,6 +591,17 @@ def _anew(evidence: Evidence) -> dict[str, dict[str, Any]]:
             ],
         }
     return found
+
+
+def _apart(runs: list[Run]) -> list[Run]:
+    """Without those at step sizes that only rounding tells from others of their method, which stand before them."""
+    kept: list[Run] = []
+    for run in runs:
+        method, lr = run.config["method"], run.config["lr"]
+        others = [other.config["lr"] for other in kept if other.config["method"] == method]
+        if all(other == lr or abs(other / lr - 1) >= 0.01 for other in others):
+            kept.append(run)
+    return kept
 
 
 def _ends_so_far(runs: list[Run], rates: dict[str, float]) -> tuple[int, dict[str, tuple[float, float]]]:
