@@ -78,7 +78,7 @@ def archived(name):
 
 @cache
 def counted(name):
-    """How many of them belong to it as it is described now: not those of an earlier search."""
+    """How many of those that the sweep trains are on record: not what an earlier search has tried."""
     keys = {
         key for _, wanted in rounds() for each in wanted if name_of(each.experiment.problem) == name
         for key in addresses([each])
@@ -305,8 +305,8 @@ def pace_table(known):
     _, stands, _ = world()
     lines = [
         "| | runs on record | took, min | predicted from the other stacks, min | a stack is off by up to "
-        "| ready after, s | a step alone, ms | for each further replica, ms |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|",
+        "| ready after, s | a step alone, ms | for each further replica, ms | of the sweep's runs are on record |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for name, pace in known.items():
         stacks = on_record(name)
@@ -316,7 +316,8 @@ def pace_table(known):
             off = max(max(a / b, b / a) for a, b in zip(there, (each.seconds for each in stacks), strict=True))
             cells = [f"{sum(each.seconds for each in stacks) / 60:.1f}", f"{sum(there) / 60:.1f}", f"× {off:.1f}"]
         cells += [f"{pace.ready:.0f}", f"{1e3 * pace.alone:.3f}", f"{1e3 * pace.further:.4f}"]
-        lines.append(f"| {name} | {counted(name)} of {runs_of(name)} | {' | '.join(cells)} |")
+        cells += [f"{counted(name)} of {runs_of(name)}"]
+        lines.append(f"| {name} | {len(archived(name))} | {' | '.join(cells)} |")
     most = max(stack.replicas for name in known for stack in on_record(name))
     lines += ["", f"No stack on record has more than {most} replicas: what larger ones take is extrapolated."]
     lines += [instead(name, other.experiment) for name, other in stands.items() if other.experiment.name != name]
@@ -326,9 +327,11 @@ def pace_table(known):
 def instead(name, other):
     """What is to be said where another search stands in for one that is not over."""
     own = next(each for each in paper_experiments(ROOT / "experiments" / "paper") if each.name == name)
-    length, asked = other.tuning.fine_epochs, own.tuning.fine_epochs
-    but = f", with {length} epochs in its second stage, where {asked} are asked for" if length != asked else ""
-    return f"The search of {name} is not over, and is taken to go as that of {other.name}{but}."
+    words = {"epochs": "epochs in its first stage", "fine_epochs": "epochs in its second", "below": "step sizes below",
+             "above": "step sizes above"}  # fmt: skip
+    pairs = [(getattr(other.tuning, field), getattr(own.tuning, field), told) for field, told in words.items()]
+    unlike = [f"with {theirs} {told}, where {asked} are asked for" for theirs, asked, told in pairs if theirs != asked]
+    return f"The search of {name} is not over, and is taken to go as that of {', '.join([other.name, *unlike])}."
 
 
 def runs_of(name):

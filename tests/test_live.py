@@ -138,10 +138,18 @@ def test_the_best_method_is_shown_first_and_one_that_diverged_last():
     assert [row[1:3] for row in view._best()] == [("wada", 0.1), ("amsgrad", 0.01), ("adam", 0.01)]
 
 
-@pytest.mark.parametrize(("criterion", "by"), [("test_accuracy", None), ("train_loss", "test_accuracy")])
-def test_where_an_accuracy_chooses_it_tells_the_best(criterion, by):
-    """By the criterion, or in a search by what chooses there; here what trains best does not test best."""
-    view = LiveView(out := console(), criterion)
+@pytest.mark.parametrize(
+    ("criterion", "by", "chosen_by"),
+    [
+        ("test_accuracy", None, {}),
+        ("train_loss", "test_accuracy", {}),
+        ("train_loss", "test_accuracy", {"one": "train_loss"}),
+        ("train_loss", None, {"one": "test_accuracy", "two": "train_loss"}),
+    ],
+)
+def test_where_an_accuracy_chooses_it_tells_the_best(criterion, by, chosen_by):
+    """By the criterion, or in a search, and after it, by what chooses there; what trains best does not test best."""
+    view = LiveView(out := console(), criterion, chosen_by)
     for methods, losses, hits in ((["adam"], [0.5, 0.7], [0.6, 0.7]), (["wada"], [0.9, math.nan], [0.8, 0.9])):
         tuning = {"tuning": {"by": by}} if by else {}
         (work,) = plan(ready({"name": "one", "methods": methods} | tuning), set())

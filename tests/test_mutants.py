@@ -330,7 +330,7 @@ MUTANTS = {
         "return Checkpoints(engine.checkpoints)", "test_sweep.py -k files_of_others"),
     "lab: some of the code has a hash": ("lab/environment.py", 'package.rglob("*.py")', 'package.glob("*.py")',
         "test_provenance.py -k by_the_code"),
-    "lab: what trains best is said to test best": ("lab/live.py", " if better_is_lower(self._by[name]) else -value",
+    "lab: the worst accuracy is the best": ("lab/live.py", " if better_is_lower(self._by[name]) else -value",
         "", "test_live.py -k accuracy_chooses"),
     "lab: a step size may lose its digits": ("lab/spec.py", "least=RATES[0],", "above=0,", "test_spec.py -k lr"),
     "tuning: a grid goes beyond what there may be": (
@@ -380,6 +380,8 @@ MUTANTS = {
         ":", "test_sweep.py -k called_like"),
     "lab: half precision is left off": ("lab/modules.py", "enabled=low,",
         "enabled=False,", "test_compare.py -k half_precision"),
+    "lab: after a search nobody knows what chose": ("lab/live.py", "self._chosen_by.get(of.name, self._criterion)",
+        "self._criterion", "test_live.py -k accuracy_chooses"),
     "lab: what is not a number is best": ("lab/live.py", "return name, math.isnan(",
         "return name, False and math.isnan(", "test_live.py -k best_so_far"),
     "reproduction: a search that is not over begins anew": ("cli.py", "every, anew_archives(folder))", "every, [])",
@@ -390,10 +392,10 @@ MUTANTS = {
     "reproduction: a search that is over goes on": ("lab/evidence.py", " if run.key not in runs}", "}",
         "test_reproduction.py -k not_over_is_told"),
     "reproduction: seeds that a method lacks count": (
-        "lab/reproduction.py", "set.intersection(*map(set, ends.values()))", "set(ends[_methods()[0]])",
+        "lab/anew.py", "set.intersection(*map(set, ends.values()))", "set.union(*map(set, ends.values()))",
         "test_reproduction.py -k told_of_until"),
     "reproduction: what was chosen again is told by its search": (
-        "lab/reproduction.py", 'ends = again["ends"] or {', "ends = {",
+        "lab/reproduction.py", "ends = again.ends or {", "ends = {",
         "test_reproduction.py -k told_of_until"),
     "study: a question of nothing is asked after training": ("cli.py", "    check_questions(study, experiments)\n", "",
         "test_study.py -k before_training"),
@@ -426,7 +428,7 @@ MUTANTS = {
     "tuning: below is not heard": ("lab/tuning.py", "range(-tuning.below,", "range(-2,",
         "test_tuning.py -k as_far_below"),
     "reproduction: of an earlier search the worst is told": (
-        "lab/reproduction.py", "tried.sort(key=_end, reverse=True)", "tried.sort(key=_end)",
+        "lab/reproduction.py", "tried.sort(key=end_of, reverse=True)", "tried.sort(key=end_of)",
         "test_reproduction.py -k replaced"),
     "claims: what is not in the table has a family of its own": (
         "lab/claims.py", "_with_the_table(beside, table)\n", "beside\n", "test_claims.py -k adjusted_for"),
@@ -463,13 +465,13 @@ MUTANTS = {
     "study: what a search has that is not over is trained again": ("lab/questions.py", "each.rglob(", "each.glob(",
         "test_study.py -k not_over"),
     "reproduction: what is known is held beside the first search": (
-        "lab/reproduction.py", "(*evidence.runs, *evidence.anew) if experiment_of", "evidence.runs if experiment_of",
-        "test_reproduction.py -k whole_runs_came_to or folder_follows"),
+        "lab/anew.py", "(*evidence.runs, *evidence.anew) if experiment_of", "evidence.runs if experiment_of",
+        "test_reproduction.py -k by_what_chooses"),
     "reproduction: what only rounding tells apart is drawn twice": (
-        "lab/reproduction.py", "curves_of(_apart(tried))", "curves_of(tried)",
+        "lab/anew.py", "curves_of(_apart(self.tried))", "curves_of(list(self.tried))",
         "test_reproduction.py -k drawn_of"),
     "reproduction: a search is over before it has chosen": (
-        "lab/reproduction.py", 'for name, again in anew.items() if again["own"]}', "for name, again in anew.items()}",
+        "lab/reproduction.py", "for name, again in anew.items() if again.over}", "for name, again in anew.items()}",
         "test_reproduction.py -k drawn_of"),
     "study: some methods are all of them": ("lab/study.py", '["method"]) >= {*self.methods(one)}', '["method"])',
         "test_study.py -k one_method_fewer"),

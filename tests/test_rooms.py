@@ -79,6 +79,7 @@ ORDER = [
     "wagmf.lab.figures",
     "wagmf.lab.answers",
     "wagmf.lab.evidence",
+    "wagmf.lab.anew",
     "wagmf.lab.report",
     "wagmf.lab.reproduction",
     "wagmf.lab.study",

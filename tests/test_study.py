@@ -391,7 +391,7 @@ def test_what_is_missing_is_named_and_the_answer_is_provisional(described, tmp_p
     text = rebuild_study(described, tmp_path)[0].read_text()
     assert answered(text) == "**yes** (provisional)"
     assert "Of 2 experiments 1 is not complete" in text
-    assert "- growth, mlp on mnist: nothing is recorded yet." in text
+    assert "- growth, mlp on mnist: nothing is recorded under its name yet." in text
     record(tmp_path, [(0.6, 0.5, 0.6)], ["mlp"])
     path = archive_of(tmp_path / "records", "growth, mlp on mnist")
     runs, _ = restore(path)
@@ -563,8 +563,10 @@ def test_the_whole_study_in_small(tmp_path, monkeypatch, one_thread):
     assert answered(text) != "**not run**"
     assert f"| growth, softmax on mnist | {len(runs)} | {len(again)} |" in text
     assert "the pipeline tried out" in text
+    assert "Known" not in said
     shutil.rmtree(paper / "records")
     (paper / "records").mkdir()
+    assert "Known     no runs: there are no archives in " in call(mine, "--quick", "--device", "cpu").output
     shutil.copytree(out / "records", tmp_path / "alone" / "records")
     call(mine, "--no-train", "-o", tmp_path / "alone")
     assert contents(tmp_path / "alone") == contents(out)

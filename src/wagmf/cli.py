@@ -412,6 +412,9 @@ def _study(
     folder = _folder(out or (Path(f"{experiments.resolve().name}-quick") if quick else experiments))
 
     def trained() -> None:
+        for each in study.known:
+            if not any(each.rglob("*.jsonl.gz")):
+                _say(f"Known     no runs: there are no archives in {each}")
         _train_some(_prepared(experiments, only or [], quick, device), folder, every, study.archives)
 
     _train_and_write(folder, trained if train else None, partial(rebuild_study, experiments, folder))
@@ -459,7 +462,8 @@ def _train_some(prepared: Any, folder: Path, every: int, known: list[Path]) -> N
     from wagmf.lab.live import LiveView
     from wagmf.lab.paper_runs import train
 
-    with LiveView(_err) as view:
+    by = {each.experiment.name: each.experiment.tuning.by for each in prepared if each.experiment.tuning}
+    with LiveView(_err, by=by) as view:
         train(prepared, folder / "runs.db", _folder(folder / "records"), known=known, every=every, watch=view)
 
 

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from rich.console import Console, Group
@@ -14,7 +15,6 @@ from rich.text import Text
 from wagmf.lab.looks import QUANTITIES
 from wagmf.lab.planning import Work
 from wagmf.lab.records import Run
-from wagmf.lab.spec import Experiment
 from wagmf.lab.stats import better_is_lower
 from wagmf.lab.sweep import Epoch, Watch
 
@@ -26,7 +26,7 @@ _Row: TypeAlias = tuple[str, str, float, Mapping[str, float]]  # experiment, met
 class LiveView(Watch):
     """A progress bar with the best of each method so far; where nobody watches a screen, a line for each stack.
 
-    The best is by what chooses in a search, else by the ``criterion``.
+    The best is by what chooses in a search, else by what ``by`` has for the experiment, else by the ``criterion``.
 
     >>> with LiveView(Console(quiet=True)) as view:
     ...     view.planned([], 3)
@@ -34,11 +34,14 @@ class LiveView(Watch):
     3
     """
 
-    def __init__(self, console: Console, criterion: str = "train_loss") -> None:
+    def __init__(
+        self, console: Console, criterion: str = "train_loss", by: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.done = self.total = 0
         self._console = console
         self._criterion = criterion
-        self._by: dict[str, str] = {}  # the metric that tells the best, of each experiment
+        self._chosen_by = by
+        self._by: dict[str, str] = {}  # the metric that tells the best, of each experiment that is under way
         self._latest: dict[tuple[str, str], dict[float, dict[str, float]]] = {}  # step size: metrics
         self._current = ""
         self._rate = ""
@@ -81,7 +84,7 @@ class LiveView(Watch):
         self._advance(work, epoch.number)
         self._rate = f"{self._steps_a_second(work, epoch.steps):,.0f} steps/s"
         self._current = f"{of.name}: {replicas} replicas, epoch {epoch.number} of {of.problem.epochs}"
-        self._by[of.name] = _chooses(of, self._criterion)
+        self._by[of.name] = of.tuning.by if of.tuning else self._chosen_by.get(of.name, self._criterion)
         for k, arm in enumerate(work.arms):
             ends = {metric: values[k] for metric, values in epoch.ends.items()}
             self._latest.setdefault((of.name, arm.label), {})[arm.lr] = ends
@@ -136,8 +139,3 @@ class LiveView(Watch):
             table.add_row(Text(name), Text(method), f"{lr:g}", *told.values())
         self._bars.update(self._bar, description=f"{self.done}/{self.total} runs") if self._bar is not None else None
         return Group(table, Text(f"{self._current}   {self._rate}"), self._bars)
-
-
-def _chooses(of: Experiment, criterion: str) -> str:
-    """By what step sizes are chosen: in a search by what its experiment says, else by the criterion."""
-    return of.tuning.by if of.tuning else criterion

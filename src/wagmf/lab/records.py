@@ -19,7 +19,18 @@ from wagmf.arguments import Refused, refuse
 from wagmf.lab.files import pack, single, unpack, write_whole
 from wagmf.lab.spec import METRICS
 
-__all__ = ["Records", "Run", "Tables", "archive", "export", "restore", "shortened", "tables", "write_csv"]
+__all__ = [
+    "Records",
+    "Run",
+    "Tables",
+    "archive",
+    "environment_of",
+    "export",
+    "restore",
+    "shortened",
+    "tables",
+    "write_csv",
+]
 
 _FORMAT = 2
 _PATIENCE = 60.0  # seconds to wait for others who write
@@ -254,7 +265,7 @@ def tables(runs: Iterable[Run], names: Mapping[str, Iterable[str]] | None = None
     )
     table["diverged"] = table["diverged"].astype("Int64")
     frame = frame.sort_values([*_ORDER, "epoch"], ignore_index=True)
-    return Tables(frame, table.sort_values(_ORDER, ignore_index=True), problems, _environment(runs))
+    return Tables(frame, table.sort_values(_ORDER, ignore_index=True), problems, environment_of(runs))
 
 
 def _at(values: list[float | None] | None, epoch: int) -> float:
@@ -278,8 +289,12 @@ def _label(config: Mapping[str, Any]) -> str:
     return f"{config['method']}({options})" if options else config["method"]
 
 
-def _environment(runs: list[Run]) -> dict[str, str]:
-    """What the runs were made with; where they differ, all there is."""
+def environment_of(runs: Iterable[Run]) -> dict[str, str]:
+    """What the runs were made with; where they differ, all there is.
+
+    >>> environment_of([Run("k", "mine", {}, None, {}, environment={"device": name}) for name in ("b", "a", "b")])
+    {'device': 'a; b'}
+    """
     seen: dict[str, dict[str, None]] = {}
     for run in runs:
         for name, value in run.environment.items():
@@ -319,7 +334,8 @@ def archive(runs: Iterable[Run], names: Mapping[str, Iterable[str]], path: Path)
     Curves are kept in single precision, which they are computed with. The same runs give the same bytes.
 
     >>> import tempfile
-    >>> run = Run("k", "mine", {"method": "wada", "lr": 0.1, "seed": 0}, None, dict.fromkeys(METRICS, [1 / 3, None]))
+    >>> config = {"method": "wada", "lr": 0.1, "seed": 0, "epochs": 2}
+    >>> run = Run("k", "mine", config, None, dict.fromkeys(METRICS, [1 / 3, None]))
     >>> kept, names = restore(archive([run], {"k": ["mine"]}, Path(tempfile.mkdtemp()) / "runs.jsonl.gz"))
     >>> kept[0].curves["train_loss"], names
     ([0.33333334, None], {'k': ['mine']})
@@ -371,8 +387,17 @@ def _sound(run: Run, names: Any) -> Run:
         raise ValueError(f"run {run.key}: its curves must be lists of numbers, one for each of {', '.join(METRICS)}")
     if not all(isinstance(text, str) for text in told):
         raise ValueError(f"run {run.key}: its names must be words")
-    if not isinstance(run.config["method"], str) or not float(run.config["lr"]) > 0 or int(run.config["seed"]) < 0:
-        raise ValueError(f"run {run.key}: its configuration must have a method, a step size and a seed")
-    if run.ended:
-        datetime.fromisoformat(run.ended)
+    config, number = run.config, int | float
+    if not isinstance(config["method"], str) or not isinstance(config["lr"], number) or not config["lr"] > 0:
+        raise ValueError(f"run {run.key}: its configuration must have a method and a step size")
+    if not isinstance(config["seed"], int) or config["seed"] < 0 or not isinstance(config.get("epochs"), int):
+        raise ValueError(f"run {run.key}: its configuration must have a seed and a number of epochs")
+    if not all(run.curves.values()):
+        raise ValueError(f"run {run.key}: it has no epoch")
+    if not isinstance(run.seconds, number) or not isinstance(run.step_ms, number):
+        raise ValueError(f"run {run.key}: its times must be numbers")
+    if not isinstance(run.diverged, int | None):
+        raise ValueError(f"run {run.key}: where it diverged must be an epoch, or nothing")
+    if run.ended and datetime.fromisoformat(run.ended).tzinfo is None:
+        raise ValueError(f"run {run.key}: its end has no time zone")
     return run

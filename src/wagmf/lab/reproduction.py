@@ -6,7 +6,7 @@ it. Nothing is trained here, and the same records give the same files.
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,18 @@ import pandas as pd
 
 from wagmf.arguments import Refused
 from wagmf.lab import plots, stats
+from wagmf.lab.anew import Again, Best, end_of, longest, searched_again
 from wagmf.lab.answers import ALPHA
 from wagmf.lab.claims import ACCURACY_MARGIN, LOSS_MARGIN, Verdict, verdicts
 from wagmf.lab.evidence import (
     STAGES,
     Evidence,
-    curves_of,
     experiment_of,
     gather,
     minutes,
     shares,
     significance_table,
+    stack_of,
     without_seeds,
 )
 from wagmf.lab.figures import best, sensitivity, training
@@ -34,7 +35,7 @@ from wagmf.lab.files import write_whole
 from wagmf.lab.grids import TUNED, Row, beyond_the_grid, losses_by_rate
 from wagmf.lab.looks import MODEL_TITLES, QUANTITIES, Leads, Panel, label, styles, title_of
 from wagmf.lab.paper import BASELINES, OURS, PAIRS, PANELS, Printed
-from wagmf.lab.records import Run, Tables, write_csv
+from wagmf.lab.records import Tables, environment_of, write_csv
 from wagmf.lab.report import report
 from wagmf.lab.tuning import FINE, next_rates
 
@@ -42,13 +43,14 @@ __all__ = ["rebuild"]
 
 _COLUMNS = {2: 3, 3: 3, 4: 3, 5: 2, 6: 2}  # panels in a row, as the paper has them
 _STANDING = "WADA and the best baseline of each panel (in brackets), 95 % intervals; right of 0 WADA is ahead"
+_HE = 0.9125  # ResNet-20 on CIFAR-10 in He et al. 2016, table 6
 _WHO = {"a": "ours", "b": "baseline", "": ""}  # who the two of a comparison are
 
 
 # ------------------------------------------------------------------ figures
 
 
-def _figures(evidence: Evidence, outcomes: list[dict[str, Any]], folder: Path) -> list[Path]:
+def _figures(evidence: Evidence, outcomes: list[dict[str, Any]], anew: Mapping[str, Again], folder: Path) -> list[Path]:
     folder.mkdir(exist_ok=True)
     drawn = []
     if evidence.walks:
@@ -59,12 +61,12 @@ def _figures(evidence: Evidence, outcomes: list[dict[str, Any]], folder: Path) -
         path = folder / f"figure{number}"
         drawn += plots.panel_pictures(panels, path, title=title, methods=_methods(), columns=columns)
     drawn += plots.leads_pictures(_leads(outcomes), folder / "standing", title=_STANDING) if outcomes else []
-    names, anew = [name for name in evidence.chosen if len(evidence.of(f"{name}, {STAGES[1]}"))], _anew(evidence)
+    names = [name for name in evidence.chosen if len(evidence.of(f"{name}, {STAGES[1]}"))]
     searched = [_searched(evidence, name, "train_loss") for name in names]
     title = "The search for step sizes, its second stage: what was chosen is ringed"
     drawn += plots.panel_pictures(searched, folder / "step-sizes", title=title, methods=_methods(), columns=3)
     known = {panel.experiment for panel in evidence.panels if panel.metric == "test_accuracy"}
-    over = {name: again for name, again in anew.items() if again["own"]}
+    over = {name: again for name, again in anew.items() if again.over}
     tested = [_searched(evidence, name, "test_accuracy", over.get(name)) for name in names if name in known]
     title = "How the same networks test: ringed is what trains best"
     return drawn + plots.panel_pictures(tested, folder / "tested", title=title, methods=_methods(), columns=3)
@@ -101,12 +103,12 @@ def _panel(evidence: Evidence, panel: Printed) -> Panel:
     return replace(drawn, title=title, zoom=0.8 * max(float(line.x[-1]) for line in drawn.lines))
 
 
-def _searched(evidence: Evidence, name: str, metric: str, again: dict[str, Any] | None = None) -> Panel:
+def _searched(evidence: Evidence, name: str, metric: str, again: Again | None = None) -> Panel:
     """The second stage of a search, or that of one that is done again and is over."""
     curves, rates, more = evidence.of(f"{name}, {STAGES[1]}"), evidence.chosen[name], ""
     if again is not None:
-        curves, rates = again["curves"], {method: one.lr for method, one in again["best"].items()}
-        more = f", searched again ({again['epochs']} epochs)"
+        curves, rates = again.curves, {method: one.lr for method, one in again.best.items()}
+        more = f", searched again ({again.epochs} epochs)"
     return replace(sensitivity(curves, metric, rates), title=title_of(name) + more)
 
 
@@ -137,13 +139,14 @@ def rebuild(folder: Path) -> list[Path]:
     found = verdicts(evidence.finals, evidence.walks, evidence.costs, evidence.slacks)
     others = _by_other_seeds(evidence)
     outcomes = _outcomes(evidence, table, others)
-    drawn = _figures(evidence, outcomes, folder / "figures")
+    anew = searched_again(evidence)
+    drawn = _figures(evidence, outcomes, anew, folder / "figures")
     written = [
         write_csv(table, folder / "significance.csv"),
         write_csv(_claims_table(found), folder / "claims.csv"),
         write_csv(evidence.tried, folder / "step-sizes.csv"),
     ]
-    text = _text(evidence, table, found, outcomes, others)
+    text = _text(evidence, table, found, outcomes, others, anew)
     readme = write_whole(folder / "README.md", lambda new: new.write_text(text, encoding="utf-8"))
     page = []
     if len(evidence.finals):
@@ -186,6 +189,7 @@ def _text(
     found: list[Verdict],
     outcomes: list[dict[str, Any]],
     others: Mapping[tuple[str, str, str], Row],
+    anew: Mapping[str, Again],
 ) -> str:
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     world = jinja2.Environment(loader=loader, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
@@ -199,7 +203,7 @@ def _text(
         least=f"2/{2 ** int(_seeds(evidence).split()[0])}",
         verdicts=found,
         outcomes=outcomes,
-        summary=_summary(outcomes, _early(evidence), _at_other_rates(evidence, outcomes)),
+        summary=_summary(outcomes, _early(evidence, anew), _at_other_rates(evidence, outcomes)),
         pairs=PAIRS,
         rows=_table_rows(evidence, table),
         counts=_counts(table),
@@ -214,17 +218,19 @@ def _text(
         moved=_moved(evidence),
         shorter=_shorter(evidence),
         twice=_twice(evidence),
-        anew=_anew(evidence),
+        anew=_retold(evidence, anew),
+        aside=_aside(evidence, anew),
+        uncounted=(len(evidence.anew), sum(minutes(evidence.anew).values())),
         onward=_onward(evidence),
         penalties=_penalties(evidence),
         walks_commits=evidence.walks_commits,
         costs=_costs(evidence.costs),
         spent=spent,
         whole=sum(row["minutes"] for row in spent),
-        apart=sum(seconds for _, _, seconds, _ in shares(evidence.runs)) / 60,
+        again=_again(evidence),
         runs=len(evidence.runs),
         quick={run.config.get("dataset") for run in evidence.runs} == {"digits"},
-        environment={name: value for name, value in evidence.all.environment.items() if value},
+        environment={name: value for name, value in environment_of([*evidence.runs, *evidence.anew]).items() if value},
         margins=(LOSS_MARGIN, ACCURACY_MARGIN),
         figures=sorted({panel.figure for panel in evidence.panels}),
         walks=bool(evidence.walks),
@@ -339,29 +345,28 @@ def _hardly(row: dict[str, Any]) -> str:
     return ", which hardly matters" if abs(cell["difference"]) < margin else ""
 
 
-def _early(evidence: Evidence) -> list[str]:
+def _early(evidence: Evidence, anew: Mapping[str, Again]) -> list[str]:
     """The experiments whose step sizes were chosen by shorter runs; and what is known by now of longer ones."""
-    anew = _anew(evidence)
     names = [each["experiment"] for each in _shorter(evidence)]
     return [title_of(name) + (_so_far(anew[name]) if name in anew else "") for name in names]
 
 
-def _so_far(again: dict[str, Any]) -> str:
+def _so_far(again: Again) -> str:
     """How WADA stands to baselines by a search that is done again: where each trains best, where each tests best."""
-    best: dict[str, _Best] = again["best"]
+    best = again.best
     baselines = [method for method in BASELINES if method in best]
     if "wada" not in best or not baselines:
         return ""
-    ends = again["ends"] or {method: (one.loss, one.accuracy) for method, one in best.items()}
-    head, tail = f"is not over; by its {again['seeds']}", ""
-    if again["ends"]:
-        head, tail = f"has chosen others; by {again['told_by']}", f", by {again['seeds']}"
+    ends = again.ends or {method: (one.loss, one.accuracy) for method, one in best.items()}
+    head, tail = f"is not over; by its {_counted(again.seeds)}", ""
+    if again.ends:
+        head, tail = f"has chosen others; by {again.known} of {again.every} seeds", f", by {_counted(again.seeds)}"
     (loss, accuracy), first = ends["wada"], min(baselines, key=lambda method: ends[method][0])
     most = max(ends[method][1] for method in baselines)
     top = max(baselines, key=lambda method: best[method].top)
     behind = _relative(loss - ends[first][0], ends[first][0], "train_loss")
     return (
-        f" (a search with runs of {again['epochs']} epochs {head}, where each trains best WADA's training loss is "
+        f" (a search with runs of {again.epochs} epochs {head}, where each trains best WADA's training loss is "
         f"{behind} to {label(first)}'s, and its test accuracy {100 * accuracy:.2f} % beside baselines' "
         f"{100 * most:.2f} % at most; where each tests best it is {100 * best['wada'].top:.2f} % beside "
         f"{label(top)}'s {100 * best[top].top:.2f} %{tail})"
@@ -453,26 +458,23 @@ def _accuracy_cell(tried: Any) -> str:
 def _known(evidence: Evidence, outcomes: list[dict[str, Any]]) -> dict[str, Any] | None:
     """What there is to hold beside the accuracies known for ResNet-20 on CIFAR-10: at what was chosen, and elsewhere.
 
-    The latter is from the longest runs that a search was made with, also from one that takes the place of another and
-    is not over.
+    The latter is from the longest runs that a search was made with, also from one that is done again.
     """
     name = "resnet20 on cifar10"
     means = [
         row["means"] for row in outcomes if (row["panel"].experiment, row["panel"].metric) == (name, "test_accuracy")
     ]
-    every = [run for run in (*evidence.runs, *evidence.anew) if experiment_of(run.experiment) == name]
-    epochs = max((run.config["epochs"] for run in every if run.experiment == f"{name}, {STAGES[1]}"), default=0)
-    every = [run for run in every if run.config["epochs"] == epochs]
-    seeds = {run.config["seed"] for run in every if run.experiment == f"{name}, {STAGES[1]}"}
-    best = _bests([run for run in every if run.config["seed"] in seeds], len(seeds))
+    epochs, seeds, best = longest(evidence, name)
     if not means or not best:
         return None
     return {
         "means": sorted(means[0].values()),
         "epochs": epochs,
-        "seeds": _seeds_told(len(seeds)),
+        "seeds": _counted(seeds),
+        "reached": sum(one.top >= _HE for one in best.values()),
+        "least": f"{100 * _HE:.2f} %",
         "told": [
-            f"{label(method)} {100 * one.top:.2f} % at {one.top_lr:g}, with a training loss of {one.top_loss:.3f}"
+            f"{100 * one.top:.2f} % ({label(method)} at {one.top_lr:g}, with a training loss of {one.top_loss:.3f})"
             for method, one in sorted(best.items(), key=lambda item: -item[1].top)
         ],
     }
@@ -529,7 +531,7 @@ def _shorter(evidence: Evidence) -> list[dict[str, Any]]:
 
 
 def _onward(evidence: Evidence) -> list[str]:
-    """Where searches that were made by an earlier rule would go on by that of today."""
+    """Where losses still fall towards an edge: by an earlier rule, or after as many steps beyond it as there may be."""
     found = []
     for name in evidence.chosen:
         fine = evidence.of(f"{name}, {STAGES[1]}")
@@ -538,113 +540,37 @@ def _onward(evidence: Evidence) -> list[str]:
     return found
 
 
-@dataclass(frozen=True)
-class _Best:
-    """What a method has come to in a search: where it trains best, and where it tests best."""
-
-    lr: float
-    loss: float
-    accuracy: float
-    top_lr: float
-    top_loss: float
-    top: float
-
-
-def _anew(evidence: Evidence) -> dict[str, dict[str, Any]]:
-    """The searches that are done again: what they took, and what methods have come to so far.
-
-    When one is over, what it has chosen is run with all seeds, and is told of until all of them are there. Runs of the
-    same length and seeds that were made before count, too: the search uses them again.
-    """
-    found = {}
-    for name in evidence.chosen:
-        runs = [run for run in evidence.anew if run.experiment == f"{name}, {STAGES[1]}"]
-        if not runs:
-            continue
-        own = [run for run in evidence.anew if run.experiment == name]
-        epochs, seeds = max(run.config["epochs"] for run in runs), sorted({run.config["seed"] for run in runs})
-        before = [run for run in evidence.runs if experiment_of(run.experiment) == name]
-        known = [run for run in (*runs, *before) if run.config["epochs"] == epochs]
-        tried = [run for run in known if run.config["seed"] in seeds]
-        searched = {run.config["method"] for run in runs}  # of others nothing new is known
-        best = _bests([run for run in tried if run.config["method"] in searched], len(seeds))
-        # Of a method whose best is where it was before, all seeds are there, and none is run again.
-        rates = {method: one.lr for method, one in best.items()}
-        rates |= {run.config["method"]: run.config["lr"] for run in own}
-        count, ends = _ends_so_far([*own, *known], rates) if own else (0, {})
-        of = evidence.of(name)["seed"].nunique()
-        found[name] = {
-            "runs": len(runs),
-            "own": len(own),
-            "diverged": sum(bool(run.diverged) for run in runs),
-            "own_diverged": sum(bool(run.diverged) for run in own),
-            "epochs": epochs,
-            "curves": curves_of(_apart(tried)),
-            "seeds": _seeds_told(len(seeds)),
-            "minutes": sum(minutes([*runs, *own]).values()),
-            "best": best,
-            "told": [_best_told(method, one, evidence.chosen[name][method]) for method, one in best.items()],
-            "ends": ends,
-            "told_by": f"{count} of {of} seeds",
-            "told_ends": [
-                f"{label(method)} {loss:.4f} and {100 * share:.2f} %" for method, (loss, share) in ends.items()
+def _retold(evidence: Evidence, anew: Mapping[str, Again]) -> dict[str, dict[str, Any]]:
+    """What is said of searches that are done again: what they have found, and what came of that so far."""
+    return {
+        name: {
+            "runs": len(again.runs),
+            "over": again.over,
+            "diverged": sum(bool(run.diverged) for run in again.runs),
+            "own_diverged": sum(bool(run.diverged) for run in again.own),
+            "epochs": again.epochs,
+            "seeds": _counted(again.seeds),
+            "told": [_best_told(method, one, evidence.chosen[name][method]) for method, one in again.best.items()],
+            "known": f"{again.known} of {again.every} seeds",
+            "ends": [
+                f"{label(method)} {loss:.4f} and {100 * share:.2f} %" for method, (loss, share) in again.ends.items()
             ],
         }
-    return found
-
-
-def _apart(runs: list[Run]) -> list[Run]:
-    """Without those at step sizes that only rounding tells from others of their method, which stand before them."""
-    kept: list[Run] = []
-    for run in runs:
-        method, lr = run.config["method"], run.config["lr"]
-        others = [other.config["lr"] for other in kept if other.config["method"] == method]
-        if all(other == lr or abs(other / lr - 1) >= 0.01 for other in others):
-            kept.append(run)
-    return kept
-
-
-def _ends_so_far(runs: list[Run], rates: dict[str, float]) -> tuple[int, dict[str, tuple[float, float]]]:
-    """Means over the seeds that every method was run with at its step size, and how many they are."""
-    ends = {
-        method: {
-            run.config["seed"]: (_end(run), _end(run, "test_accuracy"))
-            for run in runs
-            if (run.config["method"], run.config["lr"]) == (method, rates[method]) and not run.diverged
-        }
-        for method in _methods()
-        if method in rates
+        for name, again in anew.items()
     }
-    common = set.intersection(*map(set, ends.values())) if len(ends) == len(_methods()) else set()
-    if not common:
-        return 0, {}
-    means = {method: np.mean([each[seed] for seed in common], axis=0) for method, each in ends.items()}
-    return len(common), {method: (float(loss), float(share)) for method, (loss, share) in means.items()}
 
 
-def _bests(tried: list[Run], seeds: int) -> dict[str, _Best]:
-    """What every method has come to, of those that have runs."""
-    return {method: one for method in _methods() if (one := _best_of(tried, method, seeds))}
+def _aside(evidence: Evidence, anew: Mapping[str, Again]) -> list[str]:
+    """Runs that are kept apart and of which nothing is told: of a search that has hardly begun, or of whatever else."""
+    counts = Counter(experiment_of(run.experiment) for run in evidence.anew)
+    return [f"{count} of {name}" for name, count in sorted(counts.items()) if name not in anew]
 
 
-def _seeds_told(count: int) -> str:
-    return "one seed" if count == 1 else f"{count} seeds"
+def _counted(seeds: int) -> str:
+    return "one seed" if seeds == 1 else f"{seeds} seeds"
 
 
-def _best_of(tried: list[Run], method: str, seeds: int) -> _Best | None:
-    """In the mean of the seeds, of step sizes that all of them have and at which none has diverged."""
-    ends: dict[float, list[tuple[float, float]]] = {}
-    for run in tried:
-        if run.config["method"] == method and not run.diverged:
-            ends.setdefault(run.config["lr"], []).append((_end(run), _end(run, "test_accuracy")))
-    means = {lr: np.mean(each, axis=0) for lr, each in ends.items() if len(each) == seeds}
-    if not means:
-        return None
-    lr, top = min(means, key=lambda lr: means[lr][0]), max(means, key=lambda lr: means[lr][1])
-    return _Best(lr, *map(float, means[lr]), top, *map(float, means[top]))
-
-
-def _best_told(method: str, one: _Best, chosen: float) -> str:
+def _best_told(method: str, one: Best, chosen: float) -> str:
     best = f"; at most {100 * one.top:.2f} %, at {one.top_lr:g}" if one.top_lr != one.lr else ""
     told = f"{one.loss:.4f} and {100 * one.accuracy:.2f} %{best}; {chosen:g} was chosen"
     return f"{label(method)} {one.lr:g} ({told})"
@@ -656,7 +582,7 @@ def _twice(evidence: Evidence) -> list[dict[str, Any]]:
     for name, rates in evidence.chosen.items():
         unnamed = evidence.unnamed(name)
         tried = [run for run in unnamed if run.experiment == f"{name}, fine" and not run.diverged]
-        tried.sort(key=_end, reverse=True)
+        tried.sort(key=end_of, reverse=True)
         before = {run.config["method"]: run.config["lr"] for run in tried}  # of each method the last, which is the best
         moved = [
             f"{label(method)} {_at(evidence, name, method, before[method])} → {_at(evidence, name, method, lr)}"
@@ -673,18 +599,13 @@ def _at(evidence: Evidence, name: str, method: str, lr: float) -> str:
     """A step size, and in brackets the training loss that runs of full length came to at it, where there are any."""
     epochs = evidence.of(name)["epoch"].max()
     ends = [
-        _end(run)
+        end_of(run)
         for run in evidence.runs
         if experiment_of(run.experiment) == name
         and (run.config["method"], run.config["lr"], run.config["epochs"]) == (method, lr, epochs)
         and not run.diverged
     ]
     return f"{lr:g} ({np.mean(ends):.4f})" if ends else f"{lr:g}"
-
-
-def _end(run: Run, metric: str = "train_loss") -> float:
-    end = run.curves[metric][-1]
-    return np.nan if end is None else end
 
 
 def _penalties(evidence: Evidence) -> dict[str, float]:
@@ -722,6 +643,17 @@ def _spent(evidence: Evidence) -> list[dict[str, Any]]:
         }
         for name, each in minutes(evidence.runs).items()
     ]
+
+
+def _again(evidence: Evidence) -> tuple[float, float]:
+    """The minutes of the whole paper in one go, without what searches had trained that others have replaced.
+
+    Those if stacks gain nothing by sharing the device, and at most: all stacks from begin to end, added up.
+    """
+    named = Counter(stack_of(run) for run in evidence.runs if evidence.names.get(run.key))
+    every = Counter(map(stack_of, evidence.runs))
+    parts = [(seconds, stack[2], named[stack] / every[stack]) for stack, seconds in shares(evidence.runs).items()]
+    return sum(own * part for own, _, part in parts) / 60, sum(took * part for _, took, part in parts) / 60
 
 
 def _costs(costs: Any) -> list[dict[str, Any]]:

@@ -369,7 +369,7 @@ def _lacking(asked: _Asked, one: Experiment, evidence: Evidence) -> dict[str, st
     wrong = [label(method) for method in asked.mischosen(one)]
     best = f"the best by {QUANTITIES[_by(one)]}, by which its file has it chosen"
     words += f"; the step size of {_listed(wrong)} is not {best}" if wrong else ""
-    words = words or "nothing is recorded yet"
+    words = words or "nothing is recorded under its name yet"
     return {"name": one.name, "words": words}
 
 

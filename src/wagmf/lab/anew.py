@@ -1,0 +1,170 @@
+"""Searches for step sizes that are done again: what they have found, as long as what they will replace is shown."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wagmf.lab.evidence import STAGES, Evidence, curves_of, experiment_of
+from wagmf.lab.paper import BASELINES, OURS
+from wagmf.lab.records import Run
+
+__all__ = ["Again", "Best", "bests", "end_of", "longest", "searched_again"]
+
+
+@dataclass(frozen=True)
+class Best:
+    """What a method has come to in a search, by the mean over its seeds: where it trains best, where it tests best.
+
+    >>> Best(0.1, 0.25, 0.9, 0.2, 0.3, 0.92).top
+    0.92
+    """
+
+    lr: float
+    loss: float
+    accuracy: float
+    top_lr: float
+    top_loss: float
+    top: float
+
+
+@dataclass(frozen=True)
+class Again:
+    """A search that is done again: the runs of its second stage, and its ``own``, at what it chose once it is over.
+
+    Whole runs by the seeds that choose which were made before count as tried, too, since the search uses them again.
+
+    >>> Again((), (), (), 200, 1, {}, {}, 0, 8).over
+    False
+    """
+
+    runs: tuple[Run, ...]
+    own: tuple[Run, ...]
+    tried: tuple[Run, ...]
+    epochs: int
+    seeds: int
+    best: Mapping[str, Best]
+    ends: Mapping[str, tuple[float, float]]  # means of loss and accuracy at what it has chosen …
+    known: int  # … over as many seeds as every method has by now
+    every: int  # of so many
+
+    @property
+    def over(self) -> bool:
+        """Whether it has chosen."""
+        return bool(self.own)
+
+    @property
+    def curves(self) -> Any:
+        """Of all that was tried; of step sizes that only rounding tells apart, of one."""
+        return curves_of(_apart(self.tried))
+
+
+def searched_again(evidence: Evidence) -> dict[str, Again]:
+    """The searches that are done again, by their experiments; those of which there is no run of the second stage wait.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from wagmf.lab.evidence import gather
+    >>> searched_again(gather(Path(tempfile.mkdtemp())))
+    {}
+    """
+    found = {name: _again(evidence, name) for name in evidence.chosen}
+    return {name: again for name, again in found.items() if again is not None}
+
+
+def _again(evidence: Evidence, name: str) -> Again | None:
+    runs = [run for run in evidence.anew if run.experiment == f"{name}, {STAGES[1]}"]
+    if not runs:
+        return None
+    own = [run for run in evidence.anew if run.experiment == name]
+    epochs, seeds = max(run.config["epochs"] for run in runs), {run.config["seed"] for run in runs}
+    before = [run for run in evidence.runs if experiment_of(run.experiment) == name]
+    known = [run for run in (*runs, *before) if run.config["epochs"] == epochs]
+    tried = [run for run in known if run.config["seed"] in seeds]
+    searched = {run.config["method"] for run in runs}  # of others nothing new is known
+    best = bests((run for run in tried if run.config["method"] in searched), len(seeds))
+    # Of a method whose best is where it was before, all seeds are there, and none is run again.
+    rates = {method: one.lr for method, one in best.items()} | {run.config["method"]: run.config["lr"] for run in own}
+    count, ends = _ends([*own, *known], rates) if own else (0, {})
+    every = evidence.of(name)["seed"].nunique()
+    return Again(tuple(runs), tuple(own), tuple(tried), epochs, len(seeds), best, ends, count, every)
+
+
+def longest(evidence: Evidence, name: str) -> tuple[int, int, dict[str, Best]]:
+    """Of the longest runs that an experiment was searched with, in whichever search: epochs, seeds, and the best.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from wagmf.lab.evidence import gather
+    >>> longest(gather(Path(tempfile.mkdtemp())), "mlp on mnist")
+    (0, 0, {})
+    """
+    runs = [run for run in (*evidence.runs, *evidence.anew) if experiment_of(run.experiment) == name]
+    fine = [run for run in runs if run.experiment == f"{name}, {STAGES[1]}"]
+    epochs = max((run.config["epochs"] for run in fine), default=0)
+    seeds = {run.config["seed"] for run in fine if run.config["epochs"] == epochs}
+    tried = (run for run in runs if run.config["epochs"] == epochs and run.config["seed"] in seeds)
+    return epochs, len(seeds), bests(tried, len(seeds))
+
+
+def bests(tried: Iterable[Run], seeds: int) -> dict[str, Best]:
+    """What every method has come to, at step sizes that all seeds have and at which none has diverged.
+
+    >>> told = {"method": "wada", "lr": 0.1, "seed": 0}
+    >>> bests([Run("k", "mine", told, None, {"train_loss": [0.5], "test_accuracy": [0.9]})], 1)["wada"].top
+    0.9
+    """
+    ends: dict[str, dict[float, list[tuple[float, float]]]] = {}
+    for run in tried:
+        if not run.diverged:
+            rates = ends.setdefault(run.config["method"], {})
+            rates.setdefault(run.config["lr"], []).append((end_of(run), end_of(run, "test_accuracy")))
+    found = {method: _best(ends[method], seeds) for method in (*OURS, *BASELINES) if method in ends}
+    return {method: one for method, one in found.items() if one is not None}
+
+
+def _best(ends: Mapping[float, list[tuple[float, float]]], seeds: int) -> Best | None:
+    means = {lr: np.mean(each, axis=0).tolist() for lr, each in ends.items() if len(each) == seeds}
+    if not means:
+        return None
+    lr, top = min(means, key=lambda lr: means[lr][0]), max(means, key=lambda lr: means[lr][1])
+    (loss, accuracy), (top_loss, most) = means[lr], means[top]
+    return Best(lr, loss, accuracy, top, top_loss, most)
+
+
+def _ends(runs: Iterable[Run], rates: Mapping[str, float]) -> tuple[int, dict[str, tuple[float, float]]]:
+    """How many seeds every method was run with at its step size, and the means over these."""
+    ends: dict[str, dict[int, tuple[float, float]]] = {method: {} for method in (*OURS, *BASELINES)}
+    for run in runs:
+        method, lr = run.config["method"], run.config["lr"]
+        if method in ends and rates.get(method) == lr and not run.diverged:
+            ends[method][run.config["seed"]] = end_of(run), end_of(run, "test_accuracy")
+    common = set.intersection(*map(set, ends.values()))
+    means = {
+        method: np.mean([each[seed] for seed in each if seed in common], axis=0)
+        for method, each in ends.items()
+        if common
+    }
+    return len(common), {method: (float(loss), float(share)) for method, (loss, share) in means.items()}
+
+
+def end_of(run: Run, metric: str = "train_loss") -> float:
+    """What a run came to at its last epoch.
+
+    >>> end_of(Run("k", "mine", {}, None, {"train_loss": [1.0, 0.5]}))
+    0.5
+    """
+    end = run.curves[metric][-1]
+    return np.nan if end is None else end
+
+
+def _apart(runs: Iterable[Run]) -> list[Run]:
+    """Without those at step sizes that only rounding tells from others of their method, which stand before them."""
+    kept: list[Run] = []
+    for run in runs:
+        method, lr = run.config["method"], run.config["lr"]
+        others = [other.config["lr"] for other in kept if other.config["method"] == method]
+        if all(other == lr or abs(other / lr - 1) >= 0.01 for other in others):
+            kept.append(run)
+    return kept
