@@ -412,7 +412,7 @@ MUTANTS = {
     "tuning: an accuracy is a loss": ("lab/tuning.py", "end if better_is_lower(by) else 1 - end", "end",
         "test_tuning.py -k metric_that_is_asked_for"),
     "tuning: what rounding tells apart is tried again": (
-        "lab/tuning.py", "near if abs(near / lr - 1) < 0.01 else lr", "lr",
+        "lab/tuning.py", "near if same_rate(near, lr) else lr", "lr",
         "test_tuning.py -k rounding_alone"),
     "study: every grid was searched by the loss": ("lab/study.py", "for metric in {TUNED, _by(one)}:",
         "for metric in {TUNED}:", "test_study.py -k another_metric_chose"),
@@ -428,7 +428,7 @@ MUTANTS = {
     "tuning: below is not heard": ("lab/tuning.py", "range(-tuning.below,", "range(-2,",
         "test_tuning.py -k as_far_below"),
     "reproduction: of an earlier search the worst is told": (
-        "lab/reproduction.py", "tried.sort(key=end_of, reverse=True)", "tried.sort(key=end_of)",
+        "lab/reproduction.py", 'run.end("train_loss"), reverse=True)', 'run.end("train_loss"))',
         "test_reproduction.py -k replaced"),
     "claims: what is not in the table has a family of its own": (
         "lab/claims.py", "_with_the_table(beside, table)\n", "beside\n", "test_claims.py -k adjusted_for"),
@@ -465,11 +465,35 @@ MUTANTS = {
     "study: what a search has that is not over is trained again": ("lab/questions.py", "each.rglob(", "each.glob(",
         "test_study.py -k not_over"),
     "reproduction: what is known is held beside the first search": (
-        "lab/anew.py", "(*evidence.runs, *evidence.anew) if experiment_of", "evidence.runs if experiment_of",
+        "lab/anew.py", "    if again is not None and again.told", "    if False and again.told",
         "test_reproduction.py -k by_what_chooses"),
-    "reproduction: what only rounding tells apart is drawn twice": (
-        "lab/anew.py", "curves_of(_apart(self.tried))", "curves_of(list(self.tried))",
-        "test_reproduction.py -k drawn_of"),
+    "reproduction: what only rounding tells apart is tried twice": (
+        "lab/anew.py", "tried = _apart(run for", "tried = list(run for",
+        "test_reproduction.py -k drawn_of or one_step_size"),
+    "reproduction: what was searched in between is lost": ("lab/paper_runs.py", "(*aside, *(()", "(*(()",
+        "test_reproduction.py -k changed_again"),
+    "reproduction: a search that was given up is told of": (
+        "lab/anew.py", "[run for run in evidence.anew if evidence.names.get(run.key)]", "list(evidence.anew)",
+        "test_reproduction.py -k searched_in_between"),
+    "reproduction: another problem's runs are of the search": (
+        "lab/anew.py", "runs = [run for run in fine if _problem(run) == problem]", "runs = fine",
+        "test_reproduction.py -k searched_in_between"),
+    "reproduction: the best that some seeds have tried": ("lab/anew.py", "if len(each) == seeds}", "if each}",
+        "test_anew.py -k not_tried"),
+    "reproduction: methods that were not searched are told of": (
+        "lab/anew.py", "if self.over or method in searched}", "}", "test_reproduction.py -k not_over_is_told"),
+    "reproduction: some methods' longest runs are all methods'": (
+        "lab/anew.py", "again.told.keys() >= set(_METHODS)", "again.told",
+        "test_reproduction.py -k by_what_chooses"),
+    "reproduction: runs of the search that diverged are its choice's": (
+        "lab/reproduction.py", '"own_diverged": sum(bool(run.diverged) for run in again.own)',
+        '"own_diverged": sum(bool(run.diverged) for run in (*again.runs, *again.own))',
+        "test_reproduction.py -k told_of_until"),
+    "reproduction: what is told of is told of nowhere": (
+        "lab/reproduction.py", " for run in evidence.anew if run.key not in told)", " for run in evidence.anew)",
+        "test_reproduction.py -k told_of_nowhere"),
+    "records: an end without a value is nothing": ("lab/records.py", 'return float("nan") if last is None else last',
+        "return last", "test_anew.py -k no_value"),
     "reproduction: a search is over before it has chosen": (
         "lab/reproduction.py", "for name, again in anew.items() if again.over}", "for name, again in anew.items()}",
         "test_reproduction.py -k drawn_of"),

@@ -1,5 +1,7 @@
 """Searches for step sizes that are done again: what they have found, as long as what they will replace is shown."""
 
+import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,16 +10,19 @@ import numpy as np
 
 from wagmf.lab.evidence import STAGES, Evidence, curves_of, experiment_of
 from wagmf.lab.paper import BASELINES, OURS
-from wagmf.lab.records import Run
+from wagmf.lab.records import APART, Run
+from wagmf.lab.tuning import same_rate
 
-__all__ = ["Again", "Best", "bests", "end_of", "longest", "searched_again"]
+__all__ = ["Again", "Best", "bests", "longest", "searched_again"]
+
+_METHODS = (*OURS, *BASELINES)
 
 
 @dataclass(frozen=True)
 class Best:
     """What a method has come to in a search, by the mean over its seeds: where it trains best, where it tests best.
 
-    >>> Best(0.1, 0.25, 0.9, 0.2, 0.3, 0.92).top
+    >>> Best(0.1, 0.25, 0.9, 0.2, 0.3, 0.92, 8).top
     0.92
     """
 
@@ -27,6 +32,7 @@ class Best:
     top_lr: float
     top_loss: float
     top: float
+    rates: int  # step sizes that it is the best of
 
 
 @dataclass(frozen=True)
@@ -55,9 +61,15 @@ class Again:
         return bool(self.own)
 
     @property
+    def told(self) -> dict[str, Best]:
+        """The best of every method; before it is over, of those that were searched: of others nothing new is known."""
+        searched = {run.config["method"] for run in self.runs}
+        return {method: one for method, one in self.best.items() if self.over or method in searched}
+
+    @property
     def curves(self) -> Any:
-        """Of all that was tried; of step sizes that only rounding tells apart, of one."""
-        return curves_of(_apart(self.tried))
+        """Of all that was tried."""
+        return curves_of(list(self.tried))
 
 
 def searched_again(evidence: Evidence) -> dict[str, Again]:
@@ -74,25 +86,33 @@ def searched_again(evidence: Evidence) -> dict[str, Again]:
 
 
 def _again(evidence: Evidence, name: str) -> Again | None:
-    runs = [run for run in evidence.anew if run.experiment == f"{name}, {STAGES[1]}"]
-    if not runs:
+    new = [run for run in evidence.anew if evidence.names.get(run.key)]  # others are of what was searched in between
+    fine = [run for run in new if run.experiment == f"{name}, {STAGES[1]}"]
+    if not fine:
         return None
-    own = [run for run in evidence.anew if run.experiment == name]
-    epochs, seeds = max(run.config["epochs"] for run in runs), {run.config["seed"] for run in runs}
-    before = [run for run in evidence.runs if experiment_of(run.experiment) == name]
-    known = [run for run in (*runs, *before) if run.config["epochs"] == epochs]
-    tried = [run for run in known if run.config["seed"] in seeds]
-    searched = {run.config["method"] for run in runs}  # of others nothing new is known
-    best = bests((run for run in tried if run.config["method"] in searched), len(seeds))
+    [(problem, _)] = Counter(map(_problem, fine)).most_common(1)
+    before = [run for run in evidence.runs if experiment_of(run.experiment) == name and _problem(run) == problem]
+    runs = [run for run in fine if _problem(run) == problem]
+    own = [run for run in new if run.experiment == name and _problem(run) == problem]
+    seeds = {run.config["seed"] for run in runs}
+    tried = _apart(run for run in (*runs, *before) if run.config["seed"] in seeds)
+    best = bests(tried, len(seeds))
     # Of a method whose best is where it was before, all seeds are there, and none is run again.
-    rates = {method: one.lr for method, one in best.items()} | {run.config["method"]: run.config["lr"] for run in own}
-    count, ends = _ends([*own, *known], rates) if own else (0, {})
+    count, ends = _ends([*own, *runs, *before], {method: one.lr for method, one in best.items()}) if own else (0, {})
     every = evidence.of(name)["seed"].nunique()
-    return Again(tuple(runs), tuple(own), tuple(tried), epochs, len(seeds), best, ends, count, every)
+    return Again(tuple(runs), tuple(own), tuple(tried), runs[0].config["epochs"], len(seeds), best, ends, count, every)
+
+
+def _problem(run: Run) -> str:
+    """What the runs of a stage have in common; the same data in another place are no other problem."""
+    shared = {name: value for name, value in run.config.items() if name not in (*APART, "dataset")}
+    return json.dumps(shared, sort_keys=True)
 
 
 def longest(evidence: Evidence, name: str) -> tuple[int, int, dict[str, Best]]:
-    """Of the longest runs that an experiment was searched with, in whichever search: epochs, seeds, and the best.
+    """Of the longest runs that an experiment was searched with by all methods: epochs, seeds, and the best.
+
+    They are those of a search that is done again, if it has come so far, and else of the one that is shown.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -100,12 +120,13 @@ def longest(evidence: Evidence, name: str) -> tuple[int, int, dict[str, Best]]:
     >>> longest(gather(Path(tempfile.mkdtemp())), "mlp on mnist")
     (0, 0, {})
     """
-    runs = [run for run in (*evidence.runs, *evidence.anew) if experiment_of(run.experiment) == name]
-    fine = [run for run in runs if run.experiment == f"{name}, {STAGES[1]}"]
+    again = _again(evidence, name)
+    if again is not None and again.told.keys() >= set(_METHODS):
+        return again.epochs, again.seeds, again.told
+    fine = [run for run in evidence.runs if f"{name}, {STAGES[1]}" in evidence.names.get(run.key, ())]
     epochs = max((run.config["epochs"] for run in fine), default=0)
-    seeds = {run.config["seed"] for run in fine if run.config["epochs"] == epochs}
-    tried = (run for run in runs if run.config["epochs"] == epochs and run.config["seed"] in seeds)
-    return epochs, len(seeds), bests(tried, len(seeds))
+    seeds = {run.config["seed"] for run in fine}
+    return epochs, len(seeds), bests(_apart(fine), len(seeds))
 
 
 def bests(tried: Iterable[Run], seeds: int) -> dict[str, Best]:
@@ -119,8 +140,8 @@ def bests(tried: Iterable[Run], seeds: int) -> dict[str, Best]:
     for run in tried:
         if not run.diverged:
             rates = ends.setdefault(run.config["method"], {})
-            rates.setdefault(run.config["lr"], []).append((end_of(run), end_of(run, "test_accuracy")))
-    found = {method: _best(ends[method], seeds) for method in (*OURS, *BASELINES) if method in ends}
+            rates.setdefault(run.config["lr"], []).append((run.end("train_loss"), run.end("test_accuracy")))
+    found = {method: _best(ends[method], seeds) for method in _METHODS if method in ends}
     return {method: one for method, one in found.items() if one is not None}
 
 
@@ -130,16 +151,16 @@ def _best(ends: Mapping[float, list[tuple[float, float]]], seeds: int) -> Best |
         return None
     lr, top = min(means, key=lambda lr: means[lr][0]), max(means, key=lambda lr: means[lr][1])
     (loss, accuracy), (top_loss, most) = means[lr], means[top]
-    return Best(lr, loss, accuracy, top, top_loss, most)
+    return Best(lr, loss, accuracy, top, top_loss, most, len(means))
 
 
 def _ends(runs: Iterable[Run], rates: Mapping[str, float]) -> tuple[int, dict[str, tuple[float, float]]]:
     """How many seeds every method was run with at its step size, and the means over these."""
-    ends: dict[str, dict[int, tuple[float, float]]] = {method: {} for method in (*OURS, *BASELINES)}
+    ends: dict[str, dict[int, tuple[float, float]]] = {method: {} for method in _METHODS}
     for run in runs:
         method, lr = run.config["method"], run.config["lr"]
         if method in ends and rates.get(method) == lr and not run.diverged:
-            ends[method][run.config["seed"]] = end_of(run), end_of(run, "test_accuracy")
+            ends[method][run.config["seed"]] = run.end("train_loss"), run.end("test_accuracy")
     common = set.intersection(*map(set, ends.values()))
     means = {
         method: np.mean([each[seed] for seed in each if seed in common], axis=0)
@@ -149,22 +170,12 @@ def _ends(runs: Iterable[Run], rates: Mapping[str, float]) -> tuple[int, dict[st
     return len(common), {method: (float(loss), float(share)) for method, (loss, share) in means.items()}
 
 
-def end_of(run: Run, metric: str = "train_loss") -> float:
-    """What a run came to at its last epoch.
-
-    >>> end_of(Run("k", "mine", {}, None, {"train_loss": [1.0, 0.5]}))
-    0.5
-    """
-    end = run.curves[metric][-1]
-    return np.nan if end is None else end
-
-
 def _apart(runs: Iterable[Run]) -> list[Run]:
     """Without those at step sizes that only rounding tells from others of their method, which stand before them."""
     kept: list[Run] = []
     for run in runs:
         method, lr = run.config["method"], run.config["lr"]
         others = [other.config["lr"] for other in kept if other.config["method"] == method]
-        if all(other == lr or abs(other / lr - 1) >= 0.01 for other in others):
+        if all(other == lr or not same_rate(other, lr) for other in others):
             kept.append(run)
     return kept

@@ -169,7 +169,11 @@ def gather(folder: Path) -> Evidence:
             runs |= {run.key: run for run in found}
             for key, several in called.items():
                 names[key] = sorted({*names.get(key, []), *several})
-    anew = {run.key: run for path in anew_archives(folder) for run in restore(path)[0] if run.key not in runs}
+    anew: dict[str, Run] = {}
+    for path in anew_archives(folder):
+        found, called = restore(path)
+        anew |= {run.key: run for run in found if run.key not in runs}
+        names |= {key: several for key, several in called.items() if key not in runs}
     walks, costs = folder / "records" / "walks.jsonl.gz", folder / "records" / "costs.csv"
     return Evidence(
         list(runs.values()),

@@ -167,7 +167,7 @@ def round_numbers(low: float, high: float) -> list[float]:
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     found: list[float] = []
     finer = ([f"{d / per:g}" for d in range(per, 10 * per, step)] for per in (10, 100) for step in (5, 2, 1))
-    for digits in ("1", "13", "125", "123456789", *finer):
+    for digits in ("1", "13", "125", "12357", "123456789", *finer):
         every = 1 + max(len(decades) - 2, 0) // 8 if digits == "1" else 1
         found = [float(f"{digit}e{k}") for k in decades if k % every == 0 for digit in digits]
         found = [number for number in found if low <= number <= high]

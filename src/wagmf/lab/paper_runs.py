@@ -201,16 +201,17 @@ def _keep(each: Prepared, records: Records, archives: Path) -> None:
     name, names = each.experiment.name, _names(each, records)
     path, apart = archive_of(archives, name), archive_of(archives / "anew", name)
     before, called = restore(path) if path.exists() else ([], {})
+    aside = restore(apart)[0] if apart.exists() else []
     replaced = _is_whole(name, called) and not _is_whole(name, names)
-    runs = {run.key: run for run in (*(() if replaced else before), *records.runs(names))}
+    runs = {run.key: run for run in (*aside, *(() if replaced else before), *records.runs(names))}
     if replaced:
         runs = {key: run for key, run in runs.items() if key not in called}
     if runs:
         to = apart if replaced else path
         to.parent.mkdir(parents=True, exist_ok=True)
         archive(runs.values(), {key: sorted(names.get(key, [])) for key in runs}, to)
-    if not replaced and apart.exists() and {run.key for run in restore(apart)[0]} <= runs.keys():
-        apart.unlink()
+    if not replaced:
+        apart.unlink(missing_ok=True)
 
 
 def _is_whole(name: str, names: Mapping[str, list[str]]) -> bool:

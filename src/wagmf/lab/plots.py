@@ -67,16 +67,17 @@ def figure1_picture(records: list[Record], path: Path) -> Path:
     figure = Figure(figsize=(11, 7.8), layout="constrained")
     for axis, panel in zip(figure.subplots(2, 2).ravel(), _panels(records, None), strict=True):
         for curve in panel.curves:
-            colour, marker = _colour(curve.method), "o" if curve.at.size < 30 else None
-            axis.plot(curve.at, curve.median, color=colour, marker=marker, ms=3, label=method(curve.method).title)
-            axis.fill_between(curve.at, curve.low, curve.high, color=colour, alpha=0.15, linewidth=0)
+            look, title = _look(curve.method), method(curve.method).title
+            drawn = {"color": look.colour, "linestyle": _dashes(look), "label": title, "ms": 4}
+            axis.plot(curve.at, curve.median, marker=_MARKERS[look.marker] if curve.at.size < 30 else None, **drawn)
+            axis.fill_between(curve.at, curve.low, curve.high, color=look.colour, alpha=0.15, linewidth=0)
         axis.axhline(panel.best, color="0.5", linewidth=0.8, linestyle=":")
         axis.set(xscale="log", title=panel.title, xlabel=panel.across, ylabel=panel.up, ylim=panel.limits)
         axis.grid(alpha=0.25)
     legend = {
         label: line for axis in figure.axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)
     }
-    figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=6, frameon=False)
+    figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=6, frameon=False, handlelength=3.6)
     figure.suptitle(f"{_headline(records)}; each method at its best step size", fontsize=10)
     return _save(figure, path)
 
@@ -105,15 +106,16 @@ def figure1_page(records: list[Record], path: Path) -> Path:
         named: set[str] = set()
         for place, panel in enumerate(panels[choice]):
             for curve in panel.curves:
-                colour, title = _colour(curve.method), method(curve.method).title
+                look, title = _look(curve.method), method(curve.method).title
                 common = {"legendgroup": title, "visible": choice is None, "name": title}
                 band = Scatter(
                     x=np.r_[curve.at, curve.at[::-1]], y=np.r_[curve.low, curve.high[::-1]], fill="toself",
-                    mode="none", fillcolor=colour, opacity=0.15, showlegend=False, hoverinfo="skip", **common,
+                    mode="none", fillcolor=look.colour, opacity=0.15, showlegend=False, hoverinfo="skip", **common,
                 )  # fmt: skip
                 line = Scatter(
-                    x=curve.at, y=curve.median, line={"color": colour}, showlegend=title not in named,
-                    mode="lines+markers" if curve.at.size < 30 else "lines", **common,
+                    x=curve.at, y=curve.median, showlegend=title not in named,
+                    mode="lines+markers" if curve.at.size < 30 else "lines", marker={"symbol": look.marker, "size": 7},
+                    line={"color": look.colour, "dash": ",".join(f"{d}px" for d in look.dash) or "solid"}, **common,
                 )  # fmt: skip
                 named.add(title)
                 for trace in (band, line):
@@ -222,8 +224,8 @@ def _limits(curves: list[_Curve]) -> tuple[float, float]:
     return float(low - room), float(high + room)
 
 
-def _colour(name: str) -> str:
-    return styles([name])[name].colour
+def _look(name: str) -> Style:
+    return styles([name])[name]
 
 
 def _headline(records: list[Record]) -> str:
@@ -258,16 +260,19 @@ def panel_picture(
     'loss.svg'
     """
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     columns = min(columns or len(panels), len(panels))
     rows = -(-len(panels) // columns)
-    figure, looks = Figure(figsize=(5.2 * columns, 3.8 * rows + 0.6), layout="constrained"), styles(methods)
+    layout = ConstrainedLayoutEngine(w_pad=0.1)  # inches: a panel's words keep clear of the panel before it
+    figure, looks = Figure(figsize=(5.2 * columns, 3.8 * rows + 0.6), layout=layout), styles(methods)
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for axis, panel in zip(axes, panels, strict=False):
         _draw(axis, panel, looks)
     for axis in axes[len(panels) :]:
         axis.set_axis_off()
-    handles = [_handle(look) for look in looks.values()]
+    marked = any(panel.few or panel.marks for panel in panels)
+    handles = [_handle(look, marked) for look in looks.values()]
     labels = [_literal(label(name)) for name in looks]
     figure.legend(
         handles,
@@ -422,10 +427,10 @@ def _draw_zoomed(axis: Any, panel: Panel, looks: Mapping[str, Style], start: flo
     small.grid(alpha=0.25)
 
 
-def _handle(look: Style) -> Any:
+def _handle(look: Style, marked: bool) -> Any:
     from matplotlib.lines import Line2D
 
-    marker = _MARKERS[look.marker]
+    marker = _MARKERS[look.marker] if marked else None
     return Line2D([], [], color=look.colour, linestyle=_dashes(look), linewidth=1.5, marker=marker, ms=4)
 
 

@@ -20,6 +20,7 @@ from wagmf.lab.files import pack, single, unpack, write_whole
 from wagmf.lab.spec import METRICS
 
 __all__ = [
+    "APART",
     "Records",
     "Run",
     "Tables",
@@ -81,6 +82,11 @@ class Run:
     environment: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     ended: str = ""
+
+    def end(self, metric: str) -> float:
+        """What a metric came to at the last epoch; not a number, if there it has no value."""
+        last = self.curves[metric][-1]
+        return float("nan") if last is None else last
 
 
 class Records:
@@ -230,7 +236,9 @@ class Tables:
     environment: dict[str, str]
 
 
-_APART = ("method", "method_options", "method_source", "lr", "seed")  # what tells apart the runs of an experiment
+APART: tuple[str, ...] = ("method", "method_options", "method_source", "lr", "seed")
+"""What tells apart the runs of an experiment, in their configurations."""
+
 _ORDER = ["experiment", "method", "lr", "seed"]
 
 
@@ -248,7 +256,7 @@ def tables(runs: Iterable[Run], names: Mapping[str, Iterable[str]] | None = None
     curves, rows = [], []
     belongs = names or {}
     for run, called in [(each, name) for each in runs for name in belongs.get(each.key, [each.experiment])]:
-        shared = {key: value for key, value in run.config.items() if key not in _APART}
+        shared = {key: value for key, value in run.config.items() if key not in APART}
         name = _name(called, shared, problems)
         common = {"experiment": name, "method": _label(run.config)}
         common |= {"lr": float(run.config["lr"]), "seed": int(run.config["seed"])}

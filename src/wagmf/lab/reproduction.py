@@ -16,7 +16,7 @@ import pandas as pd
 
 from wagmf.arguments import Refused
 from wagmf.lab import plots, stats
-from wagmf.lab.anew import Again, Best, end_of, longest, searched_again
+from wagmf.lab.anew import Again, Best, longest, searched_again
 from wagmf.lab.answers import ALPHA
 from wagmf.lab.claims import ACCURACY_MARGIN, LOSS_MARGIN, Verdict, verdicts
 from wagmf.lab.evidence import (
@@ -37,13 +37,16 @@ from wagmf.lab.looks import MODEL_TITLES, QUANTITIES, Leads, Panel, label, style
 from wagmf.lab.paper import BASELINES, OURS, PAIRS, PANELS, Printed
 from wagmf.lab.records import Tables, environment_of, write_csv
 from wagmf.lab.report import report
-from wagmf.lab.tuning import FINE, next_rates
+from wagmf.lab.tuning import FINE, next_rates, same_rate
 
 __all__ = ["rebuild"]
 
 _COLUMNS = {2: 3, 3: 3, 4: 3, 5: 2, 6: 2}  # panels in a row, as the paper has them
 _STANDING = "WADA and the best baseline of each panel (in brackets), 95 % intervals; right of 0 WADA is ahead"
-_HE = 0.9125  # ResNet-20 on CIFAR-10 in He et al. 2016, table 6
+_RESNET = {  # what is known of ResNet-20 on CIFAR-10
+    0.9125: "He et al. 2016, SGD with momentum",
+    0.9216: "the Keras example which the paper follows: Adam, batches of 32",
+}
 _WHO = {"a": "ours", "b": "baseline", "": ""}  # who the two of a comparison are
 
 
@@ -210,7 +213,7 @@ def _text(
         rates=_rates(evidence),
         methods=_methods(),
         close=_close(evidence),
-        accuracies=_accuracies(evidence),
+        accuracies=_accuracies(evidence, anew),
         known=_known(evidence, outcomes),
         others=Counter(_WHO[row["better"]] for row in others.values()),
         left={int(row["n"]) for row in others.values()},
@@ -227,7 +230,7 @@ def _text(
         costs=_costs(evidence.costs),
         spent=spent,
         whole=sum(row["minutes"] for row in spent),
-        again=_again(evidence),
+        in_one_go=_in_one_go(evidence),
         runs=len(evidence.runs),
         quick={run.config.get("dataset") for run in evidence.runs} == {"digits"},
         environment={name: value for name, value in environment_of([*evidence.runs, *evidence.anew]).items() if value},
@@ -353,24 +356,26 @@ def _early(evidence: Evidence, anew: Mapping[str, Again]) -> list[str]:
 
 def _so_far(again: Again) -> str:
     """How WADA stands to baselines by a search that is done again: where each trains best, where each tests best."""
-    best = again.best
-    baselines = [method for method in BASELINES if method in best]
-    if "wada" not in best or not baselines:
-        return ""
+    best, epochs = again.told, f"a search with runs of {again.epochs} epochs"
+    if not best.keys() >= {"wada", *BASELINES}:
+        return f" ({epochs} is not over, and has not come to all methods yet)"
     ends = again.ends or {method: (one.loss, one.accuracy) for method, one in best.items()}
-    head, tail = f"is not over; by its {_counted(again.seeds)}", ""
-    if again.ends:
-        head, tail = f"has chosen others; by {again.known} of {again.every} seeds", f", by {_counted(again.seeds)}"
-    (loss, accuracy), first = ends["wada"], min(baselines, key=lambda method: ends[method][0])
-    most = max(ends[method][1] for method in baselines)
-    top = max(baselines, key=lambda method: best[method].top)
-    behind = _relative(loss - ends[first][0], ends[first][0], "train_loss")
+    (loss, accuracy), first = ends["wada"], min(BASELINES, key=lambda method: ends[method][0])
+    most, seeds = max(ends[method][1] for method in BASELINES), _counted(again.seeds)
+    top = max(BASELINES, key=lambda method: best[method].top)
+    said = f"by {again.known} of {again.every} seeds" if again.ends else f"by {seeds}"
     return (
-        f" (a search with runs of {again.epochs} epochs {head}, where each trains best WADA's training loss is "
-        f"{behind} to {label(first)}'s, and its test accuracy {100 * accuracy:.2f} % beside baselines' "
-        f"{100 * most:.2f} % at most; where each tests best it is {100 * best['wada'].top:.2f} % beside "
-        f"{label(top)}'s {100 * best[top].top:.2f} %{tail})"
+        f" ({epochs} {'has chosen others' if again.over else 'is not over'}. Where each trains best, {said}, WADA's "
+        f"training loss is {_above(loss, ends[first][0])} {label(first)}'s, and its test accuracy "
+        f"{100 * accuracy:.2f} % beside baselines' {100 * most:.2f} % at most. Where each tests best, {seeds} and the "
+        f"test images themselves choosing among {best['wada'].rates} step sizes of WADA's and {best[top].rates} of "
+        f"{label(top)}'s, it is {100 * best['wada'].top:.2f} % beside {100 * best[top].top:.2f} %)"
     )
+
+
+def _above(value: float, other: float) -> str:
+    share = 100 * (value / other - 1)
+    return f"{abs(share):.2f} % {'above' if share > 0 else 'below'}"
 
 
 def _called(row: dict[str, Any]) -> str:
@@ -435,15 +440,23 @@ def _close(evidence: Evidence) -> tuple[int, int]:
     return close, every
 
 
-def _accuracies(evidence: Evidence) -> dict[str, list[str]]:
-    """The test accuracy in the second stage at what was chosen, a cell for each method, and the best that was seen."""
+def _accuracies(evidence: Evidence, anew: Mapping[str, Again]) -> list[dict[str, Any]]:
+    """The test accuracy in the second stage at what was chosen, a cell for each method, and the best that was seen.
+
+    After an experiment comes the search of it that is done again, once that is over.
+    """
     names = {panel.experiment for panel in evidence.panels if panel.metric == "test_accuracy"}
     fine = evidence.tried[(evidence.tried["stage"] == "fine") & evidence.tried["experiment"].isin(names)]
-    found: dict[str, list[str]] = {}
+    found = []
     for name, rows in fine.groupby("experiment", sort=False):
+        title = title_of(str(name))
         cells = {method: _accuracy_cell(tried) for method, tried in rows.groupby("method")}
-        found[str(name)] = [cells.get(method, "–") for method in _methods()]
-    return found
+        found.append({"title": title, "epochs": rows["epochs"].max(), "cells": cells})
+        again = anew.get(str(name))
+        if again is not None and again.over:
+            cells = {method: _shares_told(one.accuracy, one.top, one.top_lr) for method, one in again.best.items()}
+            found.append({"title": f"{title}, searched again", "epochs": again.epochs, "cells": cells})
+    return [row | {"cells": [row["cells"].get(method, "–") for method in _methods()]} for row in found]
 
 
 def _accuracy_cell(tried: Any) -> str:
@@ -451,8 +464,11 @@ def _accuracy_cell(tried: Any) -> str:
     (taken,) = tried.loc[tried["chosen"], "lr"]
     if taken not in ends:  # it diverged
         return "–"
-    cell = f"{100 * ends[taken]:.2f} %"
-    return cell if ends[taken] == ends.max() else f"{cell}, {100 * ends.max():.2f} % at {ends.idxmax():g}"
+    return _shares_told(ends[taken], ends.max(), ends.idxmax())
+
+
+def _shares_told(share: float, top: float, at: float) -> str:
+    return f"{100 * share:.2f} %" + (f", {100 * top:.2f} % at {at:g}" if top > share else "")
 
 
 def _known(evidence: Evidence, outcomes: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -467,12 +483,20 @@ def _known(evidence: Evidence, outcomes: list[dict[str, Any]]) -> dict[str, Any]
     epochs, seeds, best = longest(evidence, name)
     if not means or not best:
         return None
+    rates = sorted({one.rates for one in best.values()})
+    counts = [sum(one.top >= share for one in best.values()) for share in _RESNET]
     return {
         "means": sorted(means[0].values()),
         "epochs": epochs,
         "seeds": _counted(seeds),
-        "reached": sum(one.top >= _HE for one in best.values()),
-        "least": f"{100 * _HE:.2f} %",
+        "rates": " to ".join(f"{count}" for count in dict.fromkeys((rates[0], rates[-1]))),
+        "shares": " or ".join(f"{100 * share:.2f} % ({who})" for share, who in _RESNET.items()),
+        "all": counts[0] == len(best),
+        "none": counts[0] == 0,
+        "reached": " and ".join(
+            f"{count or 'none'} {'reaches' if count == 1 else 'reach'} {100 * share:.2f} %"
+            for share, count in zip(_RESNET, counts, strict=True)
+        ),
         "told": [
             f"{100 * one.top:.2f} % ({label(method)} at {one.top_lr:g}, with a training loss of {one.top_loss:.3f})"
             for method, one in sorted(best.items(), key=lambda item: -item[1].top)
@@ -550,7 +574,8 @@ def _retold(evidence: Evidence, anew: Mapping[str, Again]) -> dict[str, dict[str
             "own_diverged": sum(bool(run.diverged) for run in again.own),
             "epochs": again.epochs,
             "seeds": _counted(again.seeds),
-            "told": [_best_told(method, one, evidence.chosen[name][method]) for method, one in again.best.items()],
+            "moved": any(not same_rate(one.lr, evidence.chosen[name][method]) for method, one in again.told.items()),
+            "told": [_best_told(method, one, evidence.chosen[name][method]) for method, one in again.told.items()],
             "known": f"{again.known} of {again.every} seeds",
             "ends": [
                 f"{label(method)} {loss:.4f} and {100 * share:.2f} %" for method, (loss, share) in again.ends.items()
@@ -561,9 +586,10 @@ def _retold(evidence: Evidence, anew: Mapping[str, Again]) -> dict[str, dict[str
 
 
 def _aside(evidence: Evidence, anew: Mapping[str, Again]) -> list[str]:
-    """Runs that are kept apart and of which nothing is told: of a search that has hardly begun, or of whatever else."""
-    counts = Counter(experiment_of(run.experiment) for run in evidence.anew)
-    return [f"{count} of {name}" for name, count in sorted(counts.items()) if name not in anew]
+    """Runs that are kept apart and of which nothing is told, such as those of a search that has hardly begun."""
+    told = {run.key for again in anew.values() for run in (*again.runs, *again.own)}
+    counts = Counter(experiment_of(run.experiment) for run in evidence.anew if run.key not in told)
+    return [f"{count} of {name}" for name, count in sorted(counts.items())]
 
 
 def _counted(seeds: int) -> str:
@@ -572,7 +598,7 @@ def _counted(seeds: int) -> str:
 
 def _best_told(method: str, one: Best, chosen: float) -> str:
     best = f"; at most {100 * one.top:.2f} %, at {one.top_lr:g}" if one.top_lr != one.lr else ""
-    told = f"{one.loss:.4f} and {100 * one.accuracy:.2f} %{best}; {chosen:g} was chosen"
+    told = f"{one.loss:.4f} and {100 * one.accuracy:.2f} %{best}; shown here is {chosen:g}"
     return f"{label(method)} {one.lr:g} ({told})"
 
 
@@ -582,12 +608,12 @@ def _twice(evidence: Evidence) -> list[dict[str, Any]]:
     for name, rates in evidence.chosen.items():
         unnamed = evidence.unnamed(name)
         tried = [run for run in unnamed if run.experiment == f"{name}, fine" and not run.diverged]
-        tried.sort(key=end_of, reverse=True)
+        tried.sort(key=lambda run: run.end("train_loss"), reverse=True)
         before = {run.config["method"]: run.config["lr"] for run in tried}  # of each method the last, which is the best
         moved = [
             f"{label(method)} {_at(evidence, name, method, before[method])} → {_at(evidence, name, method, lr)}"
             for method, lr in rates.items()
-            if method in before and not 0.98 < lr / before[method] < 1.02
+            if method in before and not same_rate(lr, before[method])
         ]
         if before:
             epochs = max(run.config["epochs"] for run in tried)
@@ -599,7 +625,7 @@ def _at(evidence: Evidence, name: str, method: str, lr: float) -> str:
     """A step size, and in brackets the training loss that runs of full length came to at it, where there are any."""
     epochs = evidence.of(name)["epoch"].max()
     ends = [
-        end_of(run)
+        run.end("train_loss")
         for run in evidence.runs
         if experiment_of(run.experiment) == name
         and (run.config["method"], run.config["lr"], run.config["epochs"]) == (method, lr, epochs)
@@ -645,7 +671,7 @@ def _spent(evidence: Evidence) -> list[dict[str, Any]]:
     ]
 
 
-def _again(evidence: Evidence) -> tuple[float, float]:
+def _in_one_go(evidence: Evidence) -> tuple[float, float]:
     """The minutes of the whole paper in one go, without what searches had trained that others have replaced.
 
     Those if stacks gain nothing by sharing the device, and at most: all stacks from begin to end, added up.

@@ -18,7 +18,7 @@ from wagmf.lab.spec import RATES, Arm, Experiment, Tuning, address
 from wagmf.lab.stats import better_is_lower
 from wagmf.lab.sweep import Engine, Watch, sweep
 
-__all__ = ["COARSE", "FINE", "Searched", "carry_out", "next_rates", "recorded", "search", "tune"]
+__all__ = ["COARSE", "FINE", "Searched", "carry_out", "next_rates", "recorded", "same_rate", "search", "tune"]
 
 COARSE: float = math.sqrt(10)
 """The factor between neighbours beyond the grid that an experiment names."""
@@ -73,13 +73,22 @@ def _best(tried: Mapping[float, float]) -> float:
 def _rounded(lr: float) -> float:
     """To three digits: step sizes are written, read and found again. What is nearly 10^(k/2) is meant to be that."""
     near = 10 ** (round(2 * math.log10(lr)) / 2)
-    return float(f"{near if abs(lr / near - 1) < 0.01 else lr:.3g}")
+    return float(f"{near if same_rate(lr, near) else lr:.3g}")
 
 
 def _snapped(lr: float, tried: Iterable[float]) -> float:
     """The step size, or the one that was tried and differs from it by what rounding does."""
     near = min(tried, key=lambda one: abs(one / lr - 1), default=lr)
-    return near if abs(near / lr - 1) < 0.01 else lr
+    return near if same_rate(near, lr) else lr
+
+
+def same_rate(one: float, other: float) -> bool:
+    """Whether two step sizes are meant to be one, and only rounding tells them apart.
+
+    >>> same_rate(0.00933, 0.00936), same_rate(0.01, 0.015)
+    (True, False)
+    """
+    return abs(one / other - 1) < 0.01
 
 
 @dataclass(frozen=True)
