@@ -186,6 +186,18 @@ def test_any_metric_may_tell_the_best_and_is_shown_then(by, right, bold):
     assert f"\x1b[1m{bold}" in said(colours)
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_what_has_no_value_to_choose_by_is_last_though_its_loss_is_known(first):
+    view = LiveView(console(), "test_accuracy")
+    for methods, hits in ((["adam"], [math.nan, 0.6] if first else [0.6, math.nan]), (["wada"], [math.nan, math.nan])):
+        (work,) = plan(ready({"name": "one", "methods": methods}), set())
+        view.planned([work], 0)
+        view.trained(work, Epoch(1, 12, ends([0.5, 0.5], hits)))
+    assert [row[1:3] for row in view._best()] == [("adam", 0.1 if first else 0.01), ("wada", 0.01)]
+    view._latest = dict(reversed(view._latest.items()))
+    assert [row[1] for row in view._best()] == ["adam", "wada"]
+
+
 def test_the_rate_is_that_of_all_stacks_under_way(monkeypatch):
     prepared = ready({"name": "one"})
     (work,) = plan(prepared, set())
@@ -225,7 +237,9 @@ def test_several_stacks_may_be_under_way_and_one_may_be_lost(monkeypatch):
 def test_before_anything_is_planned_there_is_something_to_see():
     out = console()
     out.print(LiveView(out)._render())
-    assert "Best so far" in said(out)
+    assert "Best so far, by training loss" in said(out)
+    out.print(LiveView(out, "test_accuracy")._render())
+    assert "Best so far, by test accuracy" in said(out)
 
 
 def test_text_is_printed_as_it_is():

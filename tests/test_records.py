@@ -1,6 +1,8 @@
 """Records: what was run comes back as it was, and a file that is something else is left alone."""
 
 import csv
+import gzip
+import json
 import math
 import os
 import sqlite3
@@ -17,7 +19,7 @@ from made_up import COLUMNS, HOSTILE
 from wagmf.arguments import Refused
 from wagmf.lab import records as room
 from wagmf.lab.files import write_whole
-from wagmf.lab.records import METRICS, Records, Run, export, tables
+from wagmf.lab.records import METRICS, Records, Run, export, restore, tables
 
 CURVES = {"train_loss": [0.9, 0.1 + 0.2], "train_accuracy": [0.5, 1.0], "test_loss": [1.1, 1 / 3],
           "test_accuracy": [0.25, 0.75]}  # fmt: skip
@@ -425,3 +427,124 @@ def test_a_link_goes_on_leading_to_its_file_and_a_device_stays_one(tmp_path):
         write_whole(Path(os.devnull), lambda new: new.write_text("new"))
     with pytest.raises(OSError, match=r"No such file or directory: '.*/none/a\.txt'"):
         write_whole(tmp_path / "none" / "a.txt", lambda new: new.write_text("new"))
+
+
+# ---------------------------------------------------------------- archives that others may have written
+
+
+def archived(path, *, drop=(), lines=1, **fields):
+    """An archive of a run that another program may have written, with other fields than a sound one has."""
+    told = {**vars(run("a" * 20)), "experiments": ["mine"], **fields}
+    told["config"] = {**vars(run())["config"], **fields["config"]} if isinstance(fields.get("config"), dict) else (
+        told["config"])  # fmt: skip
+    text = json.dumps({name: value for name, value in told.items() if name not in drop}) + "\n"
+    path.write_bytes(gzip.compress(lines * text.encode()))
+    return path
+
+
+def curves(**other):
+    return {**CURVES, **other}
+
+
+def gone(**other):
+    return {metric: [0.5, None] for metric in METRICS} | other
+
+
+@pytest.mark.parametrize(
+    ("fields", "right"),
+    [
+        ({"seconds": math.nan}, "Invalid seconds: nan (seconds must be a finite number >= 0"),
+        ({"seconds": -1}, "Invalid seconds: -1 (seconds"),
+        ({"seconds": 1e300}, "Invalid seconds: 1e+300 (seconds"),
+        ({"seconds": True}, "Invalid seconds: True (seconds"),
+        ({"step_ms": math.inf}, "Invalid step_ms: inf (step_ms"),
+        ({"step_ms": -0.5}, "Invalid step_ms: -0.5 (step_ms"),
+        ({"ended": "yesterday"}, "Invalid ended: 'yesterday' (it must be a moment since 1970 with its time zone"),
+        ({"ended": "2026-01-01T00:00:00"}, "Invalid ended: '2026-01-01T00:00:00' (it must be a moment"),
+        ({"ended": "0001-01-01T00:00:00+00:00"}, "Invalid ended: '0001"),
+        ({"ended": 3}, "Invalid ended: 3 (ended must be text)"),
+        ({"config": {"lr": True}}, "Invalid lr: True (lr must be a finite number > 0)"),
+        ({"config": {"lr": None}}, "Invalid lr: None (lr"),
+        ({"config": {"seed": False}}, "Invalid seed: False (seed must be an integer >= 0"),
+        ({"config": {"seed": 2**63}}, "Invalid seed: 9223372036854775808 (seed"),
+        ({"config": {"epochs": True}}, "Invalid epochs: True (epochs must be an integer >= 1"),
+        ({"config": {"epochs": 3}}, "Invalid train_loss: 'a list of 2' (it must be a list of 3 values"),
+        ({"config": {"method_options": None}}, "Invalid method_options: None (method_options must be a JSON table)"),
+        ({"config": {"method_options": ["debias"]}}, "Invalid method_options: ['debias'] (method_options"),
+        ({"config": {"l2": math.nan}}, "Invalid l2: nan (its numbers must be finite)"),
+        ({"config": {"milestones": [1, {"a": -math.inf}]}}, "Invalid milestones: [1, {'a': -inf}] (its numbers"),
+        ({"config": {"model": 3}}, "Invalid model: 3 (model must be text)"),
+        ({"config": 3}, "Invalid config: 3 (config must be a JSON table)"),
+        ({"curves": []}, "Invalid curves: [] (curves must be a JSON table)"),
+        ({"curves": curves(more=[1, 2])}, "Invalid curves: ['more', 'test_accuracy', "),
+        ({"curves": curves(test_loss=[0.5])}, "Invalid test_loss: 'a list of 1' (it must be a list of 2 values"),
+        ({"curves": curves(test_loss="ab")}, "Invalid test_loss: 'ab' (it must be a list of 2 values"),
+        ({"curves": curves(test_loss=[0.5, None])}, "Invalid test_loss: None (it must be a finite number in every"),
+        ({"curves": curves(test_loss=[0.5, math.nan])}, "Invalid test_loss: nan (it must be a finite number"),
+        ({"curves": curves(test_loss=[True, 0.5])}, "Invalid test_loss: True (it must be a finite number"),
+        ({"curves": curves(test_loss=[0.5, 10**400])}, "Invalid test_loss: 1000"),
+        ({"curves": curves(test_accuracy=[0.5, 1.5])}, "Invalid test_accuracy: 1.5 (it must be a number from 0 to 1"),
+        ({"curves": curves(train_accuracy=[-0.5, 1])}, "Invalid train_accuracy: -0.5 (it must be a number from 0"),
+        ({"diverged": True}, "Invalid diverged: True (diverged must be an integer >= 1 and <= 2)"),
+        ({"diverged": 0}, "Invalid diverged: 0 (diverged must be an integer >= 1 and <= 2)"),
+        ({"diverged": 3}, "Invalid diverged: 3 (diverged must be an integer >= 1 and <= 2)"),
+        ({"diverged": 2}, "Invalid train_loss: 0.30000000000000004 (it must be null from epoch 2 on"),
+        ({"diverged": 2, "curves": gone(test_loss=[None, None])}, "Invalid test_loss: None (it must be a finite"),
+        ({"experiments": "mine"}, "Invalid experiments: 'mine' (experiments must be a JSON list)"),
+        ({"experiments": ["mine", 3]}, "Invalid experiments: 3 (experiments must be text)"),
+        ({"experiments": ["mine", "mine"]}, "Invalid experiments: ['mine', 'mine'] (one of them is named twice)"),
+        ({"environment": {"key": 3}}, "Invalid key: 3 (key must be text)"),
+        ({"more": 3, "other": 4}, "it must not have 'more', 'other'"),
+        ({"drop": ["config", "curves"]}, "it lacks 'config', 'curves'"),
+        ({"drop": ["experiments"]}, "it lacks 'experiments'"),
+    ],
+)
+def test_a_run_that_is_not_sound_is_refused_by_name(fields, right, tmp_path):
+    path = archived(tmp_path / "runs.jsonl.gz", **fields)
+    with pytest.raises(Refused) as refused:
+        restore(path)
+    assert str(refused.value).startswith(f"{path}: is no archive of runs: run {'a' * 20}: {right}")
+
+
+@pytest.mark.parametrize(
+    ("content", "right"),
+    [
+        (b"", "it must be compressed by gzip, whole and undamaged"),
+        (b"some text", "it must be compressed by gzip, whole and undamaged"),
+        (gzip.compress(b"{}\n" * 99)[:-9], "it must be compressed by gzip, whole and undamaged"),
+        (gzip.compress(b"{"), "its lines must be JSON"),
+        (gzip.compress(b"\xff"), "its lines must be JSON"),
+        (gzip.compress(b"[" * 10**6), "its lines must be JSON"),
+        (gzip.compress(b"[]"), "line 1: it must be a JSON table"),
+        (gzip.compress(b'{"key": 3}'), "line 1: it lacks 'config', 'curves', "),
+        (gzip.compress(b""), "it holds none"),
+    ],
+)
+def test_what_is_no_archive_is_told_in_words(content, right, tmp_path):
+    path = tmp_path / "runs.jsonl.gz"
+    path.write_bytes(content)
+    with pytest.raises(Refused) as refused:
+        restore(path)
+    assert str(refused.value).startswith(f"{path}: is no archive of runs: {right}")
+    with pytest.raises(Refused, match="is no archive of runs: it cannot be read: Is a directory"):
+        restore(tmp_path)
+
+
+def test_sound_runs_are_read_whoever_wrote_them(tmp_path):
+    """Also those that diverged, at once or later, and what is written twice."""
+    for epoch, values in ((1, [None, None]), (2, [1, None])):
+        lost = dict.fromkeys(METRICS, values)
+        (one,), names = restore(archived(tmp_path / "runs.jsonl.gz", diverged=epoch, curves=lost, lines=2))
+        assert (one.diverged, one.curves, names) == (epoch, lost, {"a" * 20: ["mine"]})
+    path = archived(tmp_path / "runs.jsonl.gz", drop=["way", "environment", "seconds", "step_ms", "ended"])
+    assert restore(path)[0][0].curves == CURVES
+
+
+@pytest.mark.parametrize("what", ["curves", "configuration"])
+def test_a_run_is_not_there_twice_with_something_else(what, tmp_path):
+    one, two = tmp_path / "one.jsonl.gz", tmp_path / "two.jsonl.gz"
+    archived(one)
+    archived(two, **({"diverged": 2, "curves": gone()} if what == "curves" else {"config": {"l2": 0.5}}))
+    one.write_bytes(one.read_bytes() + two.read_bytes())
+    with pytest.raises(Refused, match=rf"one\.jsonl\.gz: .*: run a+: it is there twice, with other {what}"):
+        restore(one)

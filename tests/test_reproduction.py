@@ -248,8 +248,10 @@ def test_a_search_that_was_replaced_is_told_of(tmp_path):
     runs, names = restore(path)
     fine = [run for run in runs if names[run.key] == ["mlp on cifar10, fine"] and run.config["method"] == "wada"]
     last = max(fine, key=lambda run: run.config["lr"])  # no run of 200 epochs is as good as this one of 50
-    before = [replace(run, key=f"x{run.key[1:]}", config=run.config | {"epochs": 50}) for run in fine]
-    least = {metric: [0.5] for metric in METRICS}
+    before = [
+        replace(run, key=f"x{run.key[1:]}", config=run.config | {"epochs": 50}, curves=cut(run, 50)) for run in fine
+    ]
+    least = {metric: [0.5] * 50 for metric in METRICS}
     before = [replace(run, curves=least) if run.config["lr"] == last.config["lr"] else run for run in before]
     archive([*runs, *before], names | {run.key: [] for run in before}, path)
     text = rebuild(tmp_path)[0].read_text()
@@ -290,6 +292,12 @@ def cut(run: Run, epochs: int) -> dict[str, list[Any]]:
     return {metric: values[:epochs] for metric, values in run.curves.items()}
 
 
+def gone(run: Run, epoch: int) -> Run:
+    """The run, had it diverged."""
+    curves = {metric: values[: epoch - 1] + [None] * (len(values) - epoch + 1) for metric, values in run.curves.items()}
+    return replace(run, curves=curves, diverged=epoch)
+
+
 def with_losses(run: Run, times: float) -> Run:
     return replace(run, curves=run.curves | {"train_loss": [times * loss for loss in run.curves["train_loss"]]})
 
@@ -302,7 +310,8 @@ def whole(*runs: Run) -> list[Run]:
 def chosen_again(searched: list[Run], method: str, seed: int, **other: Any) -> Run:
     """A made-up run of another seed, at the step size of those that were searched anew where the method trains best."""
     run = min(of(searched, method), key=last_loss)
-    curves = {metric: [0.9 - seed / 100 if metric == "test_accuracy" else seed / 100] for metric in METRICS}
+    ends = {metric: 0.9 - seed / 100 if metric == "test_accuracy" else seed / 100 for metric in METRICS}
+    curves = {metric: [end] * run.config["epochs"] for metric, end in ends.items()}
     key, name = f"{seed}{run.key[:0:-1]}", experiment_of(run.experiment)  # no other run's key, whatever it begins with
     return replace(run, experiment=name, config=run.config | {"seed": seed}, key=key, curves=curves, **other)
 
@@ -326,9 +335,10 @@ def test_a_search_that_is_not_over_is_told_of_and_shown_nowhere(tmp_path, anew):
     assert "is not over" not in alone
     kept, called = restore(archive_of(tmp_path / "records", AGAIN))
     one = of(runs, "adam")[-1]
-    curves = one.curves | {"train_loss": [*one.curves["train_loss"][:-1], 0.0125], "test_accuracy": [0.987]}
+    curves = one.curves | {"train_loss": [*one.curves["train_loss"][:-1], 0.0125]}
+    curves |= {"test_accuracy": [*one.curves["test_accuracy"][:-1], 0.987]}
     runs = [replace(run, curves=curves) if run is one else run for run in runs]
-    runs = [replace(run, diverged=7) if run.config["method"] == "amsgrad" else run for run in runs]
+    runs = [gone(run, 7) if run.config["method"] == "amsgrad" else run for run in runs]
     archive(runs, {}, path)
     text = rebuild(tmp_path)[0].read_text()
     lines = {line for line in text.splitlines() if line.startswith(("|", "!["))}
@@ -367,7 +377,8 @@ def test_what_a_search_has_chosen_is_told_of_until_all_seeds_are_there(tmp_path,
     path, searched = anew
     pairs = [(method, seed) for method in PAPER_METHODS for seed in (1, 2) if (method, seed) != ("amsgrad", 2)]
     own = [chosen_again(searched, *pair) for pair in pairs]
-    own += [chosen_again(searched, name, 3, diverged=1 if name == "wada" else None) for name in PAPER_METHODS]
+    last = [chosen_again(searched, name, 3) for name in PAPER_METHODS]
+    own += [gone(run, 1) if run.config["method"] == "wada" else run for run in last]
     archive([*searched, *own], {}, path)
     text = rebuild(tmp_path)[0].read_text()
     assert "is not over" not in text
@@ -666,7 +677,8 @@ def test_it_is_told_whether_accuracies_are_low_by_what_chooses(shares, words, tm
             key=f"made up {place}",
             experiment=f"{name}, fine",
             config=one.config | {"method": method, "lr": 7.0, "epochs": 300},
-            curves=one.curves | {"test_accuracy": [share]},
+            curves={metric: 300 * values[-1:] for metric, values in one.curves.items()}
+            | {"test_accuracy": [share] * 300},
         )
         for place, (method, share) in enumerate(zip(PAPER_METHODS, shares, strict=True))
     ]
@@ -745,14 +757,15 @@ def test_damaged_archives_are_refused_by_name(tmp_path, spoil):
 
 def test_archives_keep_runs_to_single_precision(tmp_path):
     rng = np.random.default_rng(0)
-    curves = {metric: [*rng.lognormal(0, 9, 50).tolist(), None] for metric in METRICS}
+    curves = {metric: [*rng.lognormal(0, 9, 50).tolist(), None] for metric in ("train_loss", "test_loss")}
+    curves |= {metric: [*rng.uniform(size=50).tolist(), None] for metric in ("train_accuracy", "test_accuracy")}
     environment, when = {"commit": "c"}, (12.5, "2026-01-01T00:00:00+00:00")
     runs = [
         Run(
             key,
             "mine",
             {"method": "wada", "lr": 0.1, "seed": 0, "epochs": 51},
-            3,
+            51,
             curves,
             0.25,
             "stacked",
@@ -1049,7 +1062,7 @@ def test_records_of_another_kind_are_not_mixed_in(tmp_path, small, one_thread):
     archive([replace(run, config={**run.config, "data": "other"}) for run in runs], names, path)
     with pytest.raises(Refused, match="it holds runs on other data than digits"):
         train(ready_to_train(small), tmp_path / "runs.db", tmp_path)
-    curves = {metric: [value + 1 for value in values] for metric, values in runs[0].curves.items()}
+    curves = {metric: [value / 2 for value in values] for metric, values in runs[0].curves.items()}
     archive([replace(runs[0], curves=curves), *runs[1:]], names, path)
     with pytest.raises(Refused, match=f"run {runs[0].key} is not the one that"):
         train(ready_to_train(small), tmp_path / "runs.db", tmp_path)

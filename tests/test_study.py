@@ -10,12 +10,14 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 from twins import one_thread as one_thread
 from typer.testing import CliRunner
 
+from wagmf import cli
 from wagmf.arguments import Refused
 from wagmf.cli import app
-from wagmf.lab import study
+from wagmf.lab import paper_runs, study
 from wagmf.lab.evidence import experiment_of, gather, minutes
 from wagmf.lab.paper_runs import archive_of, fewer, paper_experiments, quickly
 from wagmf.lab.planning import Prepared, Work
@@ -235,6 +237,7 @@ def record(folder, losses, tasks=("softmax", "mlp"), seeds=8, beside=0.008, lost
                 for lr in (0.1, 0.05, 0.2) if seed == 0 else (0.1,):
                     ends = last + beside * (lr != 0.1)
                     curves = {metric: [1.0, ends] for metric in METRICS}
+                    curves["train_accuracy"] = [0.1, 0.95]
                     curves["test_accuracy"] = [0.1, 0.9 - lost * (lr != 0.1)]
                     config = {"method": method, "method_options": options, "lr": lr, "seed": seed, "data": "d"}
                     key = f"{task}{method}{seed}at{lr}"
@@ -320,6 +323,12 @@ def test_step_sizes_that_another_metric_chose_are_told_of(described, tmp_path, u
     assert table["test_accuracy"].tolist() == [0.9 if chosen else 0.896 for chosen in table["chosen"]]
     by(described, "softmax", "test_accuracy")
     assert "grid, by test accuracy, and p knows" in written(described, tmp_path)
+
+
+def test_metrics_that_chose_step_sizes_are_told_apart():
+    (one, *_), names = GROWTH, {"a": "train_loss", "b": "test_accuracy", "c": "train_loss", "d": "test_loss"}
+    found = [replace(one, name=name, tuning=replace(one.tuning, by=by)) for name, by in names.items()]
+    assert study._chosen_by(found) == "by training loss (in *b* by test accuracy; in *d* by test loss)"
 
 
 def test_step_sizes_that_are_not_the_best_by_what_is_to_choose_them_are_not_taken(described, tmp_path, undrawn):
@@ -523,6 +532,32 @@ def test_archives_are_known_also_of_searches_that_are_not_over(described):
     assert read_study(described).archives == kept
 
 
+def test_what_is_known_is_told_where_only_a_search_that_is_not_over_has_it(described, tmp_path, monkeypatch):
+    (described / "study.toml").write_text(STUDY.replace("title", 'known = ["old", "none"]\ntitle', 1))
+    (described / "old" / "anew").mkdir(parents=True)
+    (described / "none").mkdir()
+    shutil.copy(archive_of(RECORDS, "mlp on mnist"), described / "old" / "anew")
+
+    def stopped(prepared, folder, every, known):
+        assert [path.parent.name for path in known] == ["anew"]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_prepared", lambda *_: [])
+    monkeypatch.setattr(cli, "_train_some", stopped)
+    monkeypatch.setattr(cli, "_err", Console(quiet=True))
+    said = call(described, "-o", tmp_path / "out", expect=130).output.replace("\n", "")
+    assert said.count("no runs: there are no archives in") == 1
+    assert str(described / "none") in said
+
+
+def test_who_watches_knows_what_chooses_in_each_experiment(described, tmp_path, monkeypatch):
+    by(described, "mlp", "test_accuracy")
+    seen = []
+    monkeypatch.setattr(paper_runs, "train", lambda *_, watch, **__: seen.append(watch._chosen_by))
+    cli._train_some([SimpleNamespace(experiment=one) for one in paper_experiments(described)], tmp_path, 1, [])
+    assert seen == [{"growth, mlp on mnist": "test_accuracy", "growth, softmax on mnist": "train_loss"}]
+
+
 # ------------------------------------------------------------------ the command
 
 SMALL = """
@@ -579,6 +614,8 @@ def test_the_whole_study_in_small(tmp_path, monkeypatch, one_thread):
         (["mine", "--every", "0"], "Invalid every: 0"),
         (["mine", "--no-train", "--only", "mlp"], "Invalid only: ['mlp']"),
         (["mine", "--only", "vgg", "--quick"], "Invalid only: 'vgg'"),
+        (["mine", "--no-train", "-o", "empty"], "empty/records: there are no records in it"),
+        (["mine", "--no-train", "--quick"], "mine-quick/records: there are no records in it"),
     ],
 )
 def test_what_cannot_be_done_is_refused(words, message, described, tmp_path, monkeypatch):
@@ -586,3 +623,4 @@ def test_what_cannot_be_done_is_refused(words, message, described, tmp_path, mon
     with pytest.raises(Refused) as error:
         call(*words)
     assert message in str(error.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"], "nothing was made for nothing"

@@ -373,7 +373,7 @@ def _reproduce(
         if each.tuning.by != "train_loss":
             right = f"{each.name} must be tuned by train_loss, as the page says; wagmf study takes any metric"
             refuse("by of tuning", each.tuning.by, right)
-    folder = _folder(out or Path("reproduction-quick" if quick else "reproduction"))
+    folder = _place(out or Path("reproduction-quick" if quick else "reproduction"), train)
     _train_and_write(
         folder,
         partial(_train_paper, folder, experiments, only or [], quick, device, every) if train else None,
@@ -409,7 +409,7 @@ def _study(
     study = read_study(experiments)
     _check_training(train, every, only, device, experiments)
     check_questions(study, experiments)
-    folder = _folder(out or (Path(f"{experiments.resolve().name}-quick") if quick else experiments))
+    folder = _place(out or (Path(f"{experiments.resolve().name}-quick") if quick else experiments), train)
 
     def trained() -> None:
         for each in study.known:
@@ -430,6 +430,13 @@ def _check_training(train: bool, every: int, only: list[str] | None, device: str
         if given and not train:
             refuse(name, given, "it is for training, and --no-train trains nothing")
     return found
+
+
+def _place(path: Path, train: bool) -> Path:
+    """The folder for records and what follows from them; where nothing is trained, records must be there already."""
+    if not train and not any((path / "records").glob("*.jsonl.gz")):
+        raise Refused(f"{path / 'records'}: there are no records in it")
+    return _folder(path)
 
 
 def _train_and_write(folder: Path, train: Callable[[], None] | None, write: Callable[[], list[Path]]) -> None:

@@ -1,6 +1,7 @@
 """What the records of the reproduction say: runs, walks and costs as frames, the table of p-values, what it took."""
 
 import itertools
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,7 +18,7 @@ from wagmf.lab.answers import ALPHA
 from wagmf.lab.claims import stated
 from wagmf.lab.grids import TUNED, Row, beyond_the_grid, grid_slacks
 from wagmf.lab.paper import BASELINES, OURS, PAIRS, PANELS, Printed
-from wagmf.lab.records import Run, Tables, restore, tables
+from wagmf.lab.records import APART, Run, Tables, differs, restore, tables
 from wagmf.lab.walks import Record, unpack_walks, walks_commits
 
 __all__ = [
@@ -47,6 +48,8 @@ StackOfRuns: TypeAlias = tuple[str, str, float, str]
 """What runs that were trained together have in common: experiment, end, seconds, device."""
 
 _COSTS = ["model", "method", "ms", "device"]
+_PAPER = {panel.experiment for panel in PANELS}
+_WALKS = "walks.jsonl.gz"
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class Evidence:
     def finals(self) -> Any:
         """The curves of the experiments themselves: every method at the step size that was chosen, all seeds."""
         curves: Any = self.all.curves
-        return curves[curves["experiment"].isin({panel.experiment for panel in PANELS})].reset_index(drop=True)
+        return curves[curves["experiment"].isin(_PAPER)].reset_index(drop=True)
 
     @cached_property
     def panels(self) -> list[Printed]:
@@ -161,27 +164,22 @@ def gather(folder: Path) -> Evidence:
     >>> len(gather(Path(tempfile.mkdtemp())).runs)
     0
     """
-    runs: dict[str, Run] = {}
-    names: dict[str, list[str]] = {}
-    for path in sorted((folder / "records").glob("*.jsonl.gz")):
-        if path.name != "walks.jsonl.gz":
-            found, called = restore(path)
-            runs |= {run.key: run for run in found}
-            for key, several in called.items():
-                names[key] = sorted({*names.get(key, []), *several})
-    anew: dict[str, Run] = {}
+    walks, costs = folder / "records" / _WALKS, folder / "records" / "costs.csv"
+    kept = _Kept()
+    for path in _archives(folder / "records"):
+        if path != walks:
+            kept.add(path)
+    kept.check_problems()
+    runs, names = dict(kept.runs), dict(kept.names)
     for path in anew_archives(folder):
-        found, called = restore(path)
-        anew |= {run.key: run for run in found if run.key not in runs}
-        names |= {key: several for key, several in called.items() if key not in runs}
-    walks, costs = folder / "records" / "walks.jsonl.gz", folder / "records" / "costs.csv"
+        kept.add(path)
     return Evidence(
         list(runs.values()),
-        names,
+        kept.names | names,  # those of runs that are kept apart, too
         unpack_walks(walks) if walks.exists() else [],
         _costs_of(costs) if costs.exists() else pd.DataFrame(columns=_COSTS),
         walks_commits(walks) if walks.exists() else (),
-        tuple(anew.values()),
+        tuple(run for key, run in kept.runs.items() if key not in runs),
     )
 
 
@@ -191,18 +189,94 @@ def anew_archives(folder: Path) -> list[Path]:
     >>> anew_archives(Path("nowhere"))
     []
     """
-    return sorted((folder / "records" / "anew").glob("*.jsonl.gz"))
+    found = _archives(folder / "records" / "anew")
+    for path in found:
+        if path.name == _WALKS:
+            raise Refused(f"{path}: only runs are kept here (walks belong into {folder / 'records'})")
+    return found
+
+
+def _archives(folder: Path) -> list[Path]:
+    if folder.exists() and not folder.is_dir():
+        raise Refused(f"{folder}: it must be a folder of archives")
+    return sorted(folder.glob("*.jsonl.gz"))
+
+
+class _Kept:
+    """Runs of several archives with their names, and where each is from; archives that contradict are refused."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Run] = {}
+        self.names: dict[str, list[str]] = {}
+        self._from: dict[str, Path] = {}
+
+    def add(self, path: Path) -> None:
+        found, called = restore(path)
+        for run in found:
+            there = self.runs.setdefault(run.key, run)
+            if apart := differs(run, there):
+                raise Refused(f"{path}: run {run.key} has other {apart} in {self._from[run.key]} (remove one of them)")
+            self._from.setdefault(run.key, path)
+            self.names[run.key] = sorted({*self.names.get(run.key, []), *called[run.key]})
+            for name in called[run.key]:
+                _check_place(run, name, path)
+
+    def check_problems(self) -> None:
+        """Refuse runs of two problems under one name, which :func:`tables` would number, and nobody would look for."""
+        firsts: dict[str, Run] = {}
+        for key, run in self.runs.items():
+            for name in self.names[key]:
+                first = firsts.setdefault(name, run)
+                if what := _apart(run, first):
+                    one, other = (f"{each.config.get(what)!r} (run {each.key})" for each in (run, first))
+                    raise Refused(
+                        f"{self._from[key]}: {name} is of two problems: {what} is {one}, and in "
+                        f"{self._from[first.key]} {other} (all runs of a name must be of one problem)"
+                    )
+
+
+def _apart(run: Run, other: Run) -> str:
+    """The first thing in which their problems differ; the same data in another place are no other problem."""
+    names = sorted({*run.config, *other.config} - {*APART, "dataset"})
+    return next((name for name in names if run.config.get(name) != other.config.get(name)), "")
+
+
+def _check_place(run: Run, name: str, path: Path) -> None:
+    """Refuse a run under the name of one of the paper's experiments that it cannot be of."""
+    experiment = experiment_of(name)
+    if experiment not in _PAPER:
+        return
+    model, _, data = experiment.partition(" on ")
+    right = {"model": (model,), "dataset": (data, "digits"), "method": (*OURS, *BASELINES)}  # digits stand in for all
+    for what, known in right.items():
+        if run.config.get(what, known[0]) not in known:
+            told = f"{run.config[what]!r} ({what} must be {' or '.join(known)})"
+            raise Refused(f"{path}: run {run.key} of {name}: Invalid {what}: {told}")
 
 
 def _costs_of(path: Path) -> pd.DataFrame:
     try:
-        found = pd.read_csv(path)
+        found = pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False)
     except (OSError, ValueError) as error:
         raise Refused(f"{path}: cannot be read: {error}") from error
     missing = [name for name in _COSTS if name not in found.columns]
     if missing:
         raise Refused(f"{path}: there must be columns {', '.join(_COSTS)}; {missing[0]} is missing")
-    return found
+    timed: dict[tuple[str, ...], int] = {}
+    for place, (*of, ms) in enumerate(found[["model", "method", "device", "ms"]].itertuples(index=False, name=None), 2):
+        if not _is_time(ms):
+            raise Refused(f"{path}: line {place}: Invalid ms: {ms!r} (ms must be a finite number > 0)")
+        before = timed.setdefault(tuple(of), place)
+        if before != place:
+            raise Refused(f"{path}: line {place}: {', '.join(of)} is in line {before}, too (it must be there once)")
+    return found.assign(ms=found["ms"].astype(float))
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return 0 < float(text) < math.inf
+    except ValueError:
+        return False
 
 
 def without_seeds(curves: Any, seeds: Mapping[str, Collection[int]]) -> Any:

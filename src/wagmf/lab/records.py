@@ -3,19 +3,21 @@
 A run is addressed by the content of its configuration, so that it is found again whichever experiment asks for it.
 """
 
+import gzip
 import json
 import sqlite3
+import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from wagmf.arguments import Refused, refuse
+from wagmf.arguments import Refused, real, refuse
 from wagmf.lab.files import pack, single, unpack, write_whole
 from wagmf.lab.spec import METRICS
 
@@ -25,6 +27,7 @@ __all__ = [
     "Run",
     "Tables",
     "archive",
+    "differs",
     "environment_of",
     "export",
     "restore",
@@ -343,7 +346,7 @@ def archive(runs: Iterable[Run], names: Mapping[str, Iterable[str]], path: Path)
 
     >>> import tempfile
     >>> config = {"method": "wada", "lr": 0.1, "seed": 0, "epochs": 2}
-    >>> run = Run("k", "mine", config, None, dict.fromkeys(METRICS, [1 / 3, None]))
+    >>> run = Run("k", "mine", config, 2, dict.fromkeys(METRICS, [1 / 3, None]))
     >>> kept, names = restore(archive([run], {"k": ["mine"]}, Path(tempfile.mkdtemp()) / "runs.jsonl.gz"))
     >>> kept[0].curves["train_loss"], names
     ([0.33333334, None], {'k': ['mine']})
@@ -369,43 +372,158 @@ def restore(path: Path) -> tuple[list[Run], dict[str, list[str]]]:
 
     >>> restore(Path("nowhere.jsonl.gz"))
     Traceback (most recent call last):
-    wagmf.arguments.Refused: nowhere.jsonl.gz: is no archive of runs: ...
+    wagmf.arguments.Refused: nowhere.jsonl.gz: is no archive of runs: there is no such file
     """
-    runs, names = [], {}
+    runs: dict[str, Run] = {}
+    names: dict[str, list[str]] = {}
     try:
-        for told in unpack(path):
-            called = told.pop("experiments")
-            runs.append(_sound(Run(**told), called))
-            names[runs[-1].key] = called
-    except (OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, zlib.error) as error:
+        for place, told in enumerate(_lines(path), 1):
+            with _naming(told, place):
+                run, called = _sound(told)
+                if run.key in runs and (apart := differs(run, runs[run.key])):
+                    raise ValueError(f"it is there twice, with other {apart} (a run must be there once)")
+            runs[run.key] = run
+            names[run.key] = sorted({*names.get(run.key, []), *called})
+    except ValueError as error:
         raise Refused(f"{path}: is no archive of runs: {error}") from error
-    runs.sort(key=lambda run: run.key)
-    return runs, names
+    if not runs:
+        raise Refused(f"{path}: is no archive of runs: it holds none")
+    return sorted(runs.values(), key=lambda run: run.key), names
 
 
-def _sound(run: Run, names: Any) -> Run:
-    """The run, if its fields are what they should be: others than this library may have written it."""
-    finite = all(
-        value is None or (isinstance(value, int | float) and not isinstance(value, bool))
-        for values in run.curves.values()
-        for value in values
-    )
-    told = [run.key, run.experiment, run.way, *run.environment.values(), *names]
-    if not finite or set(run.curves) != set(METRICS) or not isinstance(names, list):
-        raise ValueError(f"run {run.key}: its curves must be lists of numbers, one for each of {', '.join(METRICS)}")
-    if not all(isinstance(text, str) for text in told):
-        raise ValueError(f"run {run.key}: its names must be words")
-    config, number = run.config, int | float
-    if not isinstance(config["method"], str) or not isinstance(config["lr"], number) or not config["lr"] > 0:
-        raise ValueError(f"run {run.key}: its configuration must have a method and a step size")
-    if not isinstance(config["seed"], int) or config["seed"] < 0 or not isinstance(config.get("epochs"), int):
-        raise ValueError(f"run {run.key}: its configuration must have a seed and a number of epochs")
-    if not all(run.curves.values()):
-        raise ValueError(f"run {run.key}: it has no epoch")
-    if not isinstance(run.seconds, number) or not isinstance(run.step_ms, number):
-        raise ValueError(f"run {run.key}: its times must be numbers")
-    if not isinstance(run.diverged, int | None):
-        raise ValueError(f"run {run.key}: where it diverged must be an epoch, or nothing")
-    if run.ended and datetime.fromisoformat(run.ended).tzinfo is None:
-        raise ValueError(f"run {run.key}: its end has no time zone")
-    return run
+def differs(run: Run, other: Run) -> str:
+    """What two runs of one key do not have in common, though they must; nothing, if they are the same run.
+
+    >>> run = Run("k", "mine", {"lr": 0.1}, None, {"train_loss": [1 / 3]})
+    >>> differs(run, shortened(run)), differs(run, replace(run, curves={"train_loss": [0.5]}))
+    ('', 'curves')
+    """
+    place = {"dataset": ""}  # the same data may lie elsewhere
+    if {**run.config, **place} != {**other.config, **place}:
+        return "configuration"
+    same = run.curves == other.curves or shortened(run).curves == shortened(other).curves
+    return "" if same else "curves"
+
+
+def _lines(path: Path) -> list[Any]:
+    """The lines of an archive, or ValueError with words that say what it should be."""
+    try:
+        return unpack(path)
+    except FileNotFoundError as error:
+        raise ValueError("there is no such file") from error
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError("it must be compressed by gzip, whole and undamaged") from error
+    except OSError as error:
+        raise ValueError(f"it cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError("its lines must be JSON") from error
+
+
+@contextmanager
+def _naming(told: Any, place: int) -> Iterator[None]:
+    """Say of which run an error is; of one without a key, of which line."""
+    try:
+        yield
+    except ValueError as error:
+        key = told.get("key") if isinstance(told, dict) else None
+        raise ValueError(f"{f'run {key}' if isinstance(key, str) else f'line {place}'}: {error}") from error
+
+
+# ------------------------------------------------------------------ others than this library may have written it
+
+_FIELDS = {each.name: each.default is MISSING and each.default_factory is MISSING for each in fields(Run)}
+_LARGEST = sys.float_info.max
+_LONGEST = 1e9  # seconds: thirty years
+
+
+def _sound(told: Any) -> tuple[Run, list[str]]:
+    """The run of a line, and the names of its experiments, if all of its fields are what they should be."""
+    if not isinstance(told, dict):
+        raise ValueError("it must be a JSON table")
+    needed = {name for name, wanted in _FIELDS.items() if wanted} | {"experiments"}
+    for which, wrong in (("lacks", needed - told.keys()), ("must not have", told.keys() - {*_FIELDS, "experiments"})):
+        if wrong:
+            raise ValueError(f"it {which} {', '.join(map(repr, sorted(wrong)))}")
+    run = Run(**{name: told[name] for name in _FIELDS if name in told})
+    for name, kind in (("config", dict), ("curves", dict), ("environment", dict), ("experiments", list)):
+        if not isinstance(told.get(name, kind()), kind):
+            refuse(name, told[name], f"{name} must be a JSON {'table' if kind is dict else 'list'}")
+    _check_words(run, told["experiments"])
+    _check_config(run.config)
+    _check_times(run)
+    _check_curves(run)
+    return run, told["experiments"]
+
+
+def _check_words(run: Run, names: list[Any]) -> None:
+    told = [(name, getattr(run, name)) for name in ("key", "experiment", "way", "ended")]
+    for name, text in (*told, *run.environment.items(), *(("experiments", each) for each in names)):
+        if not isinstance(text, str):
+            refuse(name, text, f"{name} must be text")
+    if len({*names}) < len(names):
+        refuse("experiments", names, "one of them is named twice")
+
+
+def _check_config(config: Mapping[str, Any]) -> None:
+    for name in ("method", *(name for name in ("dataset", "model", "loss", "data") if name in config)):
+        if not isinstance(config.get(name), str):
+            refuse(name, config.get(name), f"{name} must be text")
+    real("lr", config.get("lr"), above=0)
+    _check_whole("seed", config.get("seed"), least=0)
+    _check_whole("epochs", config.get("epochs"), least=1)
+    if not isinstance(config.get("method_options", {}), dict):
+        refuse("method_options", config["method_options"], "method_options must be a JSON table")
+    for name, value in config.items():
+        if not _is_finite(value):
+            refuse(name, value, "its numbers must be finite")
+
+
+def _check_whole(name: str, value: Any, *, least: int, most: int = 2**63 - 1) -> None:
+    """Refuse what JSON has another word for, too: 1.0, true."""
+    if type(value) is not int or not least <= value <= most:
+        refuse(name, value, f"{name} must be an integer >= {least} and <= {most}")
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether all numbers are, in tables and lists, too: JSON as Python reads it may have NaN and Infinity."""
+    if isinstance(value, dict | list):
+        return all(map(_is_finite, value.values() if isinstance(value, dict) else value))
+    return not isinstance(value, int | float) or -_LARGEST <= value <= _LARGEST
+
+
+def _check_times(run: Run) -> None:
+    """Of what they must be for minutes to be told of the run: durations, and a moment that has a place in time."""
+    real("seconds", run.seconds, least=0, most=_LONGEST)
+    real("step_ms", run.step_ms, least=0, most=_LONGEST)
+    try:
+        sound = not run.ended or datetime.fromisoformat(run.ended) >= datetime(1970, 1, 1, tzinfo=UTC)
+    except (ValueError, TypeError):  # no moment; one without a time zone
+        sound = False
+    if not sound:
+        refuse("ended", run.ended, "it must be a moment since 1970 with its time zone: 2026-01-01T00:00:00+00:00")
+
+
+def _check_curves(run: Run) -> None:
+    """Every metric has a value for each epoch before the run diverged, and null from there on."""
+    epochs = run.config["epochs"]
+    if run.diverged is not None:
+        _check_whole("diverged", run.diverged, least=1, most=epochs)
+    if set(run.curves) != set(METRICS):
+        refuse("curves", sorted(run.curves), f"there must be one for each of {', '.join(METRICS)}")
+    before = epochs if run.diverged is None else run.diverged - 1
+    for metric, values in run.curves.items():
+        if not isinstance(values, list) or len(values) != epochs:
+            found = f"a list of {len(values)}" if isinstance(values, list) else values
+            refuse(metric, found, f"it must be a list of {epochs} values, one for each of its epochs")
+        late = [value for value in values[before:] if value is not None]
+        if late:
+            refuse(metric, late[0], f"it must be null from epoch {run.diverged} on, in which the run diverged")
+        _check_values(metric, values[:before])
+
+
+def _check_values(metric: str, values: list[Any]) -> None:
+    low, high = (0, 1) if metric.endswith("accuracy") else (-_LARGEST, _LARGEST)
+    if not {*map(type, values)} <= {int, float} or not all(low <= value <= high for value in values):
+        wrong = next(each for each in values if type(each) not in (int, float) or not low <= each <= high)
+        right = "a number from 0 to 1" if high == 1 else "a finite number"
+        refuse(metric, wrong, f"it must be {right} in every epoch, or null from the one on in which the run diverged")

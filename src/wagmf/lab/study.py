@@ -361,7 +361,7 @@ def _rates(asked: Sequence[_Asked]) -> pd.DataFrame:
 def _lacking(asked: _Asked, one: Experiment, evidence: Evidence) -> dict[str, str]:
     """What there is of an experiment that is not whole."""
     names = {one.name, *(f"{one.name}, {stage}" for stage in STAGES), f"{one.name}, unfinished"}
-    count = sum(not names.isdisjoint(called) for called in evidence.names.values())
+    count = sum(not names.isdisjoint(evidence.names[run.key]) for run in evidence.runs)
     there = {method for name in names for method in asked.of(name)["method"]}
     none = [label(method) for method in asked.methods(one) if method not in there]
     words = f"{count} runs are recorded, those of its search for step sizes included" if count else ""
