@@ -409,7 +409,7 @@ def test_what_a_search_has_chosen_is_told_of_until_all_seeds_are_there(tmp_path,
     text = rebuild(tmp_path)[0].read_text()
     assert "3 of 8 seeds are there for all methods (1 of these runs diverged); means of" in text
     # All of them are of one seed that diverged: it is over, and nothing can be said of all methods.
-    lost = [replace(run, diverged=1) for run in searched]
+    lost = [gone(run, 1) for run in searched]
     archive([*lost, *(run for run in own if run.config["seed"] == 3)], {}, path)
     there = restore(archive_of(tmp_path / "records", AGAIN))[0]
     drop([*of(whole(*there), "wada"), *(run for run in there if run.config["seed"] == 7)], tmp_path)
