@@ -417,7 +417,7 @@ MUTANTS = {
     "reproduction: what was whole goes when a search begins": (
         "lab/paper_runs.py", "replaced = _is_whole(name, called) and not", "replaced = False and not",
         "test_reproduction.py -k until_a_new"),
-    "reproduction: a search that is over goes on": ("lab/evidence.py", " if run.key not in runs}", "}",
+    "reproduction: a search that is over goes on": ("lab/evidence.py", " if key not in runs)", ")",
         "test_reproduction.py -k not_over_is_told"),
     "reproduction: seeds that a method lacks count": (
         "lab/anew.py", "set.intersection(*map(set, ends.values()))", "set.union(*map(set, ends.values()))",
@@ -503,7 +503,7 @@ MUTANTS = {
         "test_evidence.py -k single_precision"),
     "evidence: a name is of several problems": ("lab/evidence.py", "    kept.check_problems()\n", "",
         "test_evidence.py -k one_problem"),
-    "evidence: data that were moved are others": ("lab/evidence.py", '- {*APART, "dataset"})', "- {*APART})",
+    "evidence: data that were moved are others": ("lab/records.py", '(*_APART, "dataset")}', "_APART}",
         "test_evidence.py -k lie_elsewhere"),
     "evidence: any method is the paper's": ("lab/evidence.py", "                _check_place(run, name, path)",
         "                pass", "test_evidence.py -k paper_s_experiments"),
@@ -523,7 +523,7 @@ MUTANTS = {
         "lab/anew.py", "    if again is not None and again.told", "    if False and again.told",
         "test_reproduction.py -k by_what_chooses"),
     "reproduction: what only rounding tells apart is tried twice": (
-        "lab/anew.py", "tried = _apart(run for", "tried = list(run for",
+        "lab/anew.py", "tried = _distinct(run for", "tried = list(run for",
         "test_reproduction.py -k drawn_of or one_step_size"),
     "reproduction: what was searched in between is lost": ("lab/paper_runs.py", "(*aside, *(()", "(*(()",
         "test_reproduction.py -k changed_again"),
@@ -531,7 +531,7 @@ MUTANTS = {
         "lab/anew.py", "[run for run in evidence.anew if evidence.names.get(run.key)]", "list(evidence.anew)",
         "test_reproduction.py -k searched_in_between"),
     "reproduction: another problem's runs are of the search": (
-        "lab/anew.py", "runs = [run for run in fine if _problem(run) == problem]", "runs = fine",
+        "lab/anew.py", "runs = [run for run in fine if problem_of(run) == problem]", "runs = fine",
         "test_reproduction.py -k searched_in_between"),
     "reproduction: the best that some seeds have tried": ("lab/anew.py", "if len(each) == seeds}", "if each}",
         "test_anew.py -k not_tried"),

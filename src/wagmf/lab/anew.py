@@ -1,7 +1,5 @@
 """Searches for step sizes that are done again: what they have found, as long as what they will replace is shown."""
 
-import json
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +8,7 @@ import numpy as np
 
 from wagmf.lab.evidence import STAGES, Evidence, curves_of, experiment_of
 from wagmf.lab.paper import BASELINES, OURS
-from wagmf.lab.records import APART, Run
+from wagmf.lab.records import Run, problem_of
 from wagmf.lab.tuning import same_rate
 
 __all__ = ["Again", "Best", "bests", "longest", "searched_again"]
@@ -90,23 +88,17 @@ def _again(evidence: Evidence, name: str) -> Again | None:
     fine = [run for run in new if run.experiment == f"{name}, {STAGES[1]}"]
     if not fine:
         return None
-    [(problem, _)] = Counter(map(_problem, fine)).most_common(1)
-    before = [run for run in evidence.runs if experiment_of(run.experiment) == name and _problem(run) == problem]
-    runs = [run for run in fine if _problem(run) == problem]
-    own = [run for run in new if run.experiment == name and _problem(run) == problem]
+    problem = max(map(problem_of, fine), key=[*map(problem_of, fine)].count)  # that of most
+    before = [run for run in evidence.runs if experiment_of(run.experiment) == name and problem_of(run) == problem]
+    runs = [run for run in fine if problem_of(run) == problem]
+    own = [run for run in new if run.experiment == name and problem_of(run) == problem]
     seeds = {run.config["seed"] for run in runs}
-    tried = _apart(run for run in (*runs, *before) if run.config["seed"] in seeds)
+    tried = _distinct(run for run in (*runs, *before) if run.config["seed"] in seeds)
     best = bests(tried, len(seeds))
     # Of a method whose best is where it was before, all seeds are there, and none is run again.
     count, ends = _ends([*own, *runs, *before], {method: one.lr for method, one in best.items()}) if own else (0, {})
     every = evidence.of(name)["seed"].nunique()
     return Again(tuple(runs), tuple(own), tuple(tried), runs[0].config["epochs"], len(seeds), best, ends, count, every)
-
-
-def _problem(run: Run) -> str:
-    """What the runs of a stage have in common; the same data in another place are no other problem."""
-    shared = {name: value for name, value in run.config.items() if name not in (*APART, "dataset")}
-    return json.dumps(shared, sort_keys=True)
 
 
 def longest(evidence: Evidence, name: str) -> tuple[int, int, dict[str, Best]]:
@@ -126,7 +118,7 @@ def longest(evidence: Evidence, name: str) -> tuple[int, int, dict[str, Best]]:
     fine = [run for run in evidence.runs if f"{name}, {STAGES[1]}" in evidence.names.get(run.key, ())]
     epochs = max((run.config["epochs"] for run in fine), default=0)
     seeds = {run.config["seed"] for run in fine}
-    return epochs, len(seeds), bests(_apart(fine), len(seeds))
+    return epochs, len(seeds), bests(_distinct(fine), len(seeds))
 
 
 def bests(tried: Iterable[Run], seeds: int) -> dict[str, Best]:
@@ -170,7 +162,7 @@ def _ends(runs: Iterable[Run], rates: Mapping[str, float]) -> tuple[int, dict[st
     return len(common), {method: (float(loss), float(share)) for method, (loss, share) in means.items()}
 
 
-def _apart(runs: Iterable[Run]) -> list[Run]:
+def _distinct(runs: Iterable[Run]) -> list[Run]:
     """Without those at step sizes that only rounding tells from others of their method, which stand before them."""
     kept: list[Run] = []
     for run in runs:

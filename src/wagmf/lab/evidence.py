@@ -18,7 +18,7 @@ from wagmf.lab.answers import ALPHA
 from wagmf.lab.claims import stated
 from wagmf.lab.grids import TUNED, Row, beyond_the_grid, grid_slacks
 from wagmf.lab.paper import BASELINES, OURS, PAIRS, PANELS, Printed
-from wagmf.lab.records import APART, Run, Tables, differs, restore, tables
+from wagmf.lab.records import Run, Tables, differs, problem_of, restore, tables
 from wagmf.lab.walks import Record, unpack_walks, walks_commits
 
 __all__ = [
@@ -227,7 +227,7 @@ class _Kept:
         for key, run in self.runs.items():
             for name in self.names[key]:
                 first = firsts.setdefault(name, run)
-                if what := _apart(run, first):
+                if what := _difference(run, first):
                     one, other = (f"{each.config.get(what)!r} (run {each.key})" for each in (run, first))
                     raise Refused(
                         f"{self._from[key]}: {name} is of two problems: {what} is {one}, and in "
@@ -235,10 +235,10 @@ class _Kept:
                     )
 
 
-def _apart(run: Run, other: Run) -> str:
-    """The first thing in which their problems differ; the same data in another place are no other problem."""
-    names = sorted({*run.config, *other.config} - {*APART, "dataset"})
-    return next((name for name in names if run.config.get(name) != other.config.get(name)), "")
+def _difference(run: Run, other: Run) -> str:
+    """The first thing in which their problems differ."""
+    one, two = problem_of(run), problem_of(other)
+    return next((name for name in sorted({*one, *two}) if one.get(name) != two.get(name)), "")
 
 
 def _check_place(run: Run, name: str, path: Path) -> None:

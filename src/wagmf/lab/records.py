@@ -22,7 +22,6 @@ from wagmf.lab.files import pack, single, unpack, write_whole
 from wagmf.lab.spec import METRICS
 
 __all__ = [
-    "APART",
     "Records",
     "Run",
     "Tables",
@@ -30,6 +29,7 @@ __all__ = [
     "differs",
     "environment_of",
     "export",
+    "problem_of",
     "restore",
     "shortened",
     "tables",
@@ -239,9 +239,7 @@ class Tables:
     environment: dict[str, str]
 
 
-APART: tuple[str, ...] = ("method", "method_options", "method_source", "lr", "seed")
-"""What tells apart the runs of an experiment, in their configurations."""
-
+_APART = ("method", "method_options", "method_source", "lr", "seed")  # what tells apart the runs of an experiment
 _ORDER = ["experiment", "method", "lr", "seed"]
 
 
@@ -259,7 +257,7 @@ def tables(runs: Iterable[Run], names: Mapping[str, Iterable[str]] | None = None
     curves, rows = [], []
     belongs = names or {}
     for run, called in [(each, name) for each in runs for name in belongs.get(each.key, [each.experiment])]:
-        shared = {key: value for key, value in run.config.items() if key not in APART}
+        shared = {key: value for key, value in run.config.items() if key not in _APART}
         name = _name(called, shared, problems)
         common = {"experiment": name, "method": _label(run.config)}
         common |= {"lr": float(run.config["lr"]), "seed": int(run.config["seed"])}
@@ -293,6 +291,15 @@ def _name(name: str, shared: dict[str, Any], problems: dict[str, dict[str, Any]]
         candidate = f"{name} ({number})"
     problems.setdefault(candidate, shared)
     return candidate
+
+
+def problem_of(run: Run) -> dict[str, Any]:
+    """What all runs of an experiment have in common; the same data in another place are no other problem.
+
+    >>> problem_of(Run("k", "mine", {"method": "wada", "lr": 0.1, "seed": 0, "epochs": 9}, None, {}))
+    {'epochs': 9}
+    """
+    return {name: value for name, value in run.config.items() if name not in (*_APART, "dataset")}
 
 
 def _label(config: Mapping[str, Any]) -> str:
