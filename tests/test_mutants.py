@@ -412,8 +412,20 @@ MUTANTS = {
         "        raise Refused(", "test_records.py -k no_archive"),
     "lab: what is not a number is best": ("lab/live.py", "return name, math.isnan(",
         "return name, False and math.isnan(", "test_live.py -k best_so_far"),
-    "reproduction: a search that is not over begins anew": ("cli.py", "every, anew_archives(folder))", "every, [])",
-        "test_reproduction.py -k whole_pipeline"),
+    "reproduction: a search that is not over begins anew": (
+        "lab/paper_runs.py", 'for folder in (archives, archives / "anew"):', "for folder in (archives,):",
+        "test_reproduction.py -k taken_up_again"),
+    "reproduction: what waits is filed without a name": (
+        "lab/paper_runs.py", "over = all(key in names for key, several in meant.items() if several)", "over = True",
+        "test_reproduction.py -k taken_up_again"),
+    "reproduction: a search chooses when what it chose is run": (
+        "lab/anew.py", "bool(chosen),", "bool(own),", "test_reproduction.py -k over_when_it_has_chosen"),
+    "reproduction: runs of any length are what was chosen": (
+        "lab/anew.py", " and problem_of(run) == problem and not run.diverged", " and not run.diverged",
+        "test_reproduction.py -k by_shorter_runs"),
+    "reproduction: methods are refused when all is trained": (
+        "lab/paper_runs.py", "if arm.method not in PAPER_METHODS:", "if False:",
+        "test_reproduction.py -k no_words_for"),
     "reproduction: what was whole goes when a search begins": (
         "lab/paper_runs.py", "replaced = _is_whole(name, called) and not", "replaced = False and not",
         "test_reproduction.py -k until_a_new"),
@@ -507,8 +519,8 @@ MUTANTS = {
         "test_evidence.py -k lie_elsewhere"),
     "evidence: any method is the paper's": ("lab/evidence.py", "                _check_place(run, name, path)",
         "                pass", "test_evidence.py -k paper_s_experiments"),
-    "evidence: what is kept apart is named twice": ("lab/evidence.py", "kept.names | names,", "kept.names,",
-        "test_evidence.py -k no_other_names"),
+    "evidence: what is kept apart is named twice": ("lab/evidence.py", "called.get(key) or several for", "several for",
+        "test_evidence.py -k has_no_other_names"),
     "evidence: a file is a folder without archives": ("lab/evidence.py", "folder.exists() and not folder.is_dir()",
         "False", "test_evidence.py -k in_folders"),
     "evidence: walks are runs": ("lab/evidence.py", "        if path.name == _WALKS:", "        if False:",
@@ -523,12 +535,13 @@ MUTANTS = {
         "lab/anew.py", "    if again is not None and again.told", "    if False and again.told",
         "test_reproduction.py -k by_what_chooses"),
     "reproduction: what only rounding tells apart is tried twice": (
-        "lab/anew.py", "tried = _distinct(run for", "tried = list(run for",
+        "lab/anew.py", "tried = _distinct(tried)", "tried = list(tried)",
         "test_reproduction.py -k drawn_of or one_step_size"),
-    "reproduction: what was searched in between is lost": ("lab/paper_runs.py", "(*aside, *(()", "(*(()",
+    "reproduction: what was searched in between is lost": (
+        "lab/paper_runs.py", "(aside if replaced or over else [])", "[]",
         "test_reproduction.py -k changed_again"),
     "reproduction: a search that was given up is told of": (
-        "lab/anew.py", "[run for run in evidence.anew if evidence.names.get(run.key)]", "list(evidence.anew)",
+        "lab/anew.py", "if not set(names).isdisjoint(evidence.names.get(run.key, ()))", "if run.experiment in names",
         "test_reproduction.py -k searched_in_between"),
     "reproduction: another problem's runs are of the search": (
         "lab/anew.py", "runs = [run for run in fine if problem_of(run) == problem]", "runs = fine",

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -367,12 +367,10 @@ def _reproduce(
     Stop with Ctrl-C when you like: what is finished is kept in OUT/records, and the same command continues.
     """
     _need_the_lab()
+    from wagmf.lab.paper_runs import check_page
     from wagmf.lab.reproduction import rebuild
 
-    for each in _check_training(train, every, only, device, experiments):
-        if each.tuning.by != "train_loss":
-            right = f"{each.name} must be tuned by train_loss, as the page says; wagmf study takes any metric"
-            refuse("by of tuning", each.tuning.by, right)
+    check_page(_check_training(train, every, only, device, experiments))
     folder = _place(out or Path("reproduction-quick" if quick else "reproduction"), train)
     _train_and_write(
         folder,
@@ -464,7 +462,7 @@ def _prepared(experiments: Path, only: list[str], quick: bool, device: str | Non
     return prepare(map(quickly, found), device, sources=fewer(found)) if quick else prepare(found, device)
 
 
-def _train_some(prepared: Any, folder: Path, every: int, known: list[Path]) -> None:
+def _train_some(prepared: Any, folder: Path, every: int, known: Iterable[Path] = ()) -> None:
     """Train what is missing, behind a live view."""
     from wagmf.lab.live import LiveView
     from wagmf.lab.paper_runs import train
@@ -477,7 +475,6 @@ def _train_some(prepared: Any, folder: Path, every: int, known: list[Path]) -> N
 def _train_paper(folder: Path, experiments: Path, only: list[str], quick: bool, device: str | None, every: int) -> None:
     """Simulate, train and time what is missing."""
     from wagmf.lab.costs import measure
-    from wagmf.lab.evidence import anew_archives
     from wagmf.lab.paper_runs import COSTS, SYNTHETIC
 
     prepared = _prepared(experiments, only, quick, device)
@@ -485,7 +482,7 @@ def _train_paper(folder: Path, experiments: Path, only: list[str], quick: bool, 
     if not only or SYNTHETIC in only:
         tasks = _tasks("1e5" if quick else "1e7", 3 if quick else 8, ",".join(PAPER_METHODS), _LRS, 100)
         _walk(tasks, folder / "walks.jsonl", archives / "walks.jsonl.gz")
-    _train_some(prepared, folder, every, anew_archives(folder))
+    _train_some(prepared, folder, every)
     if COSTS in only or (not only and not (archives / "costs.csv").exists()):
         _say("Timing a step of every network with every method ...")
         measure(archives / "costs.csv", device, quick=quick)

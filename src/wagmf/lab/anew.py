@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from wagmf.lab.evidence import STAGES, Evidence, curves_of, experiment_of
+from wagmf.lab.evidence import STAGES, Evidence, curves_of
 from wagmf.lab.paper import BASELINES, OURS
 from wagmf.lab.records import Run, problem_of
 from wagmf.lab.tuning import same_rate
@@ -35,14 +35,15 @@ class Best:
 
 @dataclass(frozen=True)
 class Again:
-    """A search that is done again: the runs of its second stage, and its ``own``, at what it chose once it is over.
+    """A search that is done again: the runs of its second stage, and ``own``, the others at what it has chosen.
 
     Whole runs by the seeds that choose which were made before count as tried, too, since the search uses them again.
 
-    >>> Again((), (), (), 200, 1, {}, {}, 0, 8).over
-    False
+    >>> Again(False, (), (), (), 200, 1, {}, {}, 0, 8).told
+    {}
     """
 
+    over: bool  # whether it has chosen
     runs: tuple[Run, ...]
     own: tuple[Run, ...]
     tried: tuple[Run, ...]
@@ -54,15 +55,14 @@ class Again:
     every: int  # of so many
 
     @property
-    def over(self) -> bool:
-        """Whether it has chosen."""
-        return bool(self.own)
-
-    @property
     def told(self) -> dict[str, Best]:
         """The best of every method; before it is over, of those that were searched: of others nothing new is known."""
         searched = {run.config["method"] for run in self.runs}
         return {method: one for method, one in self.best.items() if self.over or method in searched}
+
+    def moved(self, rates: Mapping[str, float]) -> bool:
+        """Whether a method's best step size is another one than in ``rates``."""
+        return any(not same_rate(one.lr, rates[method]) for method, one in self.told.items() if method in rates)
 
     @property
     def curves(self) -> Any:
@@ -84,21 +84,43 @@ def searched_again(evidence: Evidence) -> dict[str, Again]:
 
 
 def _again(evidence: Evidence, name: str) -> Again | None:
-    new = [run for run in evidence.anew if evidence.names.get(run.key)]  # others are of what was searched in between
-    fine = [run for run in new if run.experiment == f"{name}, {STAGES[1]}"]
+    fine = _named(evidence, evidence.anew, f"{name}, {STAGES[1]}")
     if not fine:
         return None
-    problem = max(map(problem_of, fine), key=[*map(problem_of, fine)].count)  # that of most
-    before = [run for run in evidence.runs if experiment_of(run.experiment) == name and problem_of(run) == problem]
+    problem, before = _most(fine), evidence.trained_for(name)
     runs = [run for run in fine if problem_of(run) == problem]
-    own = [run for run in new if run.experiment == name and problem_of(run) == problem]
     seeds = {run.config["seed"] for run in runs}
-    tried = _distinct(run for run in (*runs, *before) if run.config["seed"] in seeds)
+    tried = [run for run in (*runs, *before) if problem_of(run) == problem and run.config["seed"] in seeds]
+    tried = _distinct(tried)
     best = bests(tried, len(seeds))
-    # Of a method whose best is where it was before, all seeds are there, and none is run again.
-    count, ends = _ends([*own, *runs, *before], {method: one.lr for method, one in best.items()}) if own else (0, {})
+    chosen = _named(evidence, evidence.anew, name, f"{name}, unfinished")
+    count, ends = _ends([*chosen, *fine, *before], best, _most(chosen)) if chosen else (0, {})
+    searched = {run.key for run in fine}
+    own = [run for run in chosen if run.key not in searched]
     every = evidence.of(name)["seed"].nunique()
-    return Again(tuple(runs), tuple(own), tuple(tried), runs[0].config["epochs"], len(seeds), best, ends, count, every)
+    return Again(
+        bool(chosen),
+        tuple(runs),
+        tuple(own),
+        tuple(tried),
+        runs[0].config["epochs"],
+        len(seeds),
+        best,
+        ends,
+        count,
+        every,
+    )
+
+
+def _named(evidence: Evidence, runs: Iterable[Run], *names: str) -> list[Run]:
+    """Those that have one of these names; what was searched in between, and was given up, has none."""
+    return [run for run in runs if not set(names).isdisjoint(evidence.names.get(run.key, ()))]
+
+
+def _most(runs: list[Run]) -> dict[str, Any]:
+    """The problem of most of them."""
+    problems = [problem_of(run) for run in runs]
+    return max(problems, key=problems.count)
 
 
 def longest(evidence: Evidence, name: str) -> tuple[int, int, dict[str, Best]]:
@@ -115,7 +137,7 @@ def longest(evidence: Evidence, name: str) -> tuple[int, int, dict[str, Best]]:
     again = _again(evidence, name)
     if again is not None and again.told.keys() >= set(_METHODS):
         return again.epochs, again.seeds, again.told
-    fine = [run for run in evidence.runs if f"{name}, {STAGES[1]}" in evidence.names.get(run.key, ())]
+    fine = _named(evidence, evidence.runs, f"{name}, {STAGES[1]}")
     epochs = max((run.config["epochs"] for run in fine), default=0)
     seeds = {run.config["seed"] for run in fine}
     return epochs, len(seeds), bests(_distinct(fine), len(seeds))
@@ -146,12 +168,17 @@ def _best(ends: Mapping[float, list[tuple[float, float]]], seeds: int) -> Best |
     return Best(lr, loss, accuracy, top, top_loss, most, len(means))
 
 
-def _ends(runs: Iterable[Run], rates: Mapping[str, float]) -> tuple[int, dict[str, tuple[float, float]]]:
-    """How many seeds every method was run with at its step size, and the means over these."""
+def _ends(
+    runs: Iterable[Run], best: Mapping[str, Best], problem: Mapping[str, Any]
+) -> tuple[int, dict[str, tuple[float, float]]]:
+    """How many seeds every method was run with at its best step size, and the means over these.
+
+    Of a method whose best is where it was before, all seeds are there, and none is run again.
+    """
     ends: dict[str, dict[int, tuple[float, float]]] = {method: {} for method in _METHODS}
     for run in runs:
         method, lr = run.config["method"], run.config["lr"]
-        if method in ends and rates.get(method) == lr and not run.diverged:
+        if method in best and best[method].lr == lr and problem_of(run) == problem and not run.diverged:
             ends[method][run.config["seed"]] = run.end("train_loss"), run.end("test_accuracy")
     common = set.intersection(*map(set, ends.values()))
     means = {

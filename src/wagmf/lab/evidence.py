@@ -49,6 +49,7 @@ StackOfRuns: TypeAlias = tuple[str, str, float, str]
 
 _COSTS = ["model", "method", "ms", "device"]
 _PAPER = {panel.experiment for panel in PANELS}
+_DATA = {name.partition(" on ")[2] for name in _PAPER}  # they may lie in a file; digits stand in for all of them
 _WALKS = "walks.jsonl.gz"
 
 
@@ -89,6 +90,12 @@ class Evidence:
         """The curves of an experiment, or of a stage of its search."""
         curves: Any = self.all.curves
         return curves[curves["experiment"] == experiment].reset_index(drop=True)
+
+    def trained_for(self, experiment: str) -> list[Run]:
+        """All runs that are shown of an experiment, or of its searches, or were before others replaced them."""
+        return [
+            run for run in self.runs if experiment in map(experiment_of, self.names.get(run.key) or [run.experiment])
+        ]
 
     def unnamed(self, experiment: str) -> list[Run]:
         """Runs that are kept of a search of the experiment which another has replaced, and of what it had chosen."""
@@ -170,12 +177,15 @@ def gather(folder: Path) -> Evidence:
         if path != walks:
             kept.add(path)
     kept.check_problems()
-    runs, names = dict(kept.runs), dict(kept.names)
+    there, called = dict(kept.runs), dict(kept.names)
     for path in anew_archives(folder):
         kept.add(path)
+    # A run without a name, of a search that was given up, may be of the one that is done again: there it has its name.
+    names = {key: called.get(key) or several for key, several in kept.names.items()}
+    runs = {key: run for key, run in there.items() if called[key] or not names[key]}
     return Evidence(
         list(runs.values()),
-        kept.names | names,  # those of runs that are kept apart, too
+        names,
         unpack_walks(walks) if walks.exists() else [],
         _costs_of(costs) if costs.exists() else pd.DataFrame(columns=_COSTS),
         walks_commits(walks) if walks.exists() else (),
@@ -247,9 +257,8 @@ def _check_place(run: Run, name: str, path: Path) -> None:
     if experiment not in _PAPER:
         return
     model, _, data = experiment.partition(" on ")
-    right = {"model": (model,), "dataset": (data, "digits"), "method": (*OURS, *BASELINES)}  # digits stand in for all
-    for what, known in right.items():
-        if run.config.get(what, known[0]) not in known:
+    for what, known in (("model", (model,)), ("dataset", (data,)), ("method", (*OURS, *BASELINES))):
+        if run.config.get(what, known[0]) not in known and (what != "dataset" or run.config[what] in _DATA):
             told = f"{run.config[what]!r} ({what} must be {' or '.join(known)})"
             raise Refused(f"{path}: run {run.key} of {name}: Invalid {what}: {told}")
 
@@ -263,7 +272,7 @@ def _costs_of(path: Path) -> pd.DataFrame:
     if missing:
         raise Refused(f"{path}: there must be columns {', '.join(_COSTS)}; {missing[0]} is missing")
     timed: dict[tuple[str, ...], int] = {}
-    for place, (*of, ms) in enumerate(found[["model", "method", "device", "ms"]].itertuples(index=False, name=None), 2):
+    for place, (*of, ms) in enumerate(found[["model", "method", "ms"]].itertuples(index=False, name=None), 2):
         if not _is_time(ms):
             raise Refused(f"{path}: line {place}: Invalid ms: {ms!r} (ms must be a finite number > 0)")
         before = timed.setdefault(tuple(of), place)

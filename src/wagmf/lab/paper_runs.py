@@ -14,8 +14,9 @@ from wagmf.lab.records import Records, Run, archive, restore, shortened
 from wagmf.lab.spec import Experiment, read
 from wagmf.lab.sweep import Epoch, Watch
 from wagmf.lab.tuning import carry_out, recorded, search
+from wagmf.methods import PAPER_METHODS
 
-__all__ = ["COSTS", "STUDY", "SYNTHETIC", "archive_of", "fewer", "paper_experiments", "quickly", "train"]
+__all__ = ["COSTS", "STUDY", "SYNTHETIC", "archive_of", "check_page", "fewer", "paper_experiments", "quickly", "train"]
 
 SYNTHETIC: str = "synthetic"
 """What the one experiment is called that trains nothing: the synthetic problem of Figure 1."""
@@ -56,6 +57,25 @@ def _named(word: str, names: list[str]) -> list[str]:
         return []
     found = [name for name in names if name == word] or [name for name in names if word in name]
     return found or refuse("only", word, f"a part of one of these names: {', '.join([SYNTHETIC, COSTS, *names])}")
+
+
+def check_page(experiments: Iterable[Experiment]) -> None:
+    """Refuse experiments that the page of the reproduction has no words for.
+
+    >>> from wagmf.lab.spec import experiment
+    >>> table = {"dataset": "digits", "model": "mlp", "methods": ["ogd"], "lrs": [0.1], "tuning": {}}
+    >>> check_page([experiment(table)])
+    Traceback (most recent call last):
+    wagmf.arguments.Refused: Invalid methods: 'ogd' (mlp on digits must have those of the paper alone: adam, ...
+    """
+    for each in experiments:
+        if each.tuning is not None and each.tuning.by != "train_loss":
+            right = f"{each.name} must be tuned by train_loss, as the page says; wagmf study takes any metric"
+            refuse("by of tuning", each.tuning.by, right)
+        for arm in each.arms:
+            if arm.method not in PAPER_METHODS:
+                right = f"{each.name} must have those of the paper alone: {', '.join(PAPER_METHODS)}"
+                refuse("methods", arm.method, f"{right}; wagmf study takes any")
 
 
 def quickly(experiment: Experiment) -> Experiment:
@@ -123,8 +143,8 @@ def train(
 ) -> None:
     """Run what is missing of experiments: first the search of their step sizes, then all seeds at what it has chosen.
 
-    Runs that the archives have are not trained again, nor those of ``known``, archives of other experiments. After
-    every stack the archives have what is recorded by then.
+    Runs that the archives have are not trained again, those in their folder ``anew`` included, nor those of ``known``,
+    archives of other experiments. After every stack the archives have what is recorded by then.
 
     >>> import tempfile
     >>> from wagmf.lab.spec import experiment
@@ -137,7 +157,8 @@ def train(
     """
     records = Records(path)
     for each in prepared:
-        _reuse(each, records, archive_of(archives, each.experiment.name))
+        for folder in (archives, archives / "anew"):
+            _reuse(each, records, archive_of(folder, each.experiment.name))
     digests = {each.data.digest for each in prepared}
     for one in known:
         _add([run for run in restore(one)[0] if run.config.get("data") in digests], records, one)
@@ -196,21 +217,21 @@ def _keep(each: Prepared, records: Records, archives: Path) -> None:
 
     Its own are so called when all of them are there. Runs of another search or of another problem, which the experiment
     was before somebody changed its file, are kept without a name. As long as what was whole then is not whole now, it
-    stays as it is, and what is new is kept apart, in the folder ``anew``.
+    stays as it is, and what is new is kept apart, in the folder ``anew``, until all of it has a name.
     """
     name, names = each.experiment.name, _names(each, records)
     path, apart = archive_of(archives, name), archive_of(archives / "anew", name)
     before, called = restore(path) if path.exists() else ([], {})
-    aside = restore(apart)[0] if apart.exists() else []
+    aside, meant = restore(apart) if apart.exists() else ([], {})
     replaced = _is_whole(name, called) and not _is_whole(name, names)
-    runs = {run.key: run for run in (*aside, *(() if replaced else before), *records.runs(names))}
-    if replaced:
-        runs = {key: run for key, run in runs.items() if key not in called}
+    over = all(key in names for key, several in meant.items() if several)
+    kept = (aside if replaced or over else []), ([] if replaced else before), records.runs(names)
+    runs = {run.key: run for several in kept for run in several if not (replaced and called.get(run.key))}
     if runs:
         to = apart if replaced else path
         to.parent.mkdir(parents=True, exist_ok=True)
         archive(runs.values(), {key: sorted(names.get(key, [])) for key in runs}, to)
-    if not replaced:
+    if over and not replaced:
         apart.unlink(missing_ok=True)
 
 

@@ -111,8 +111,9 @@ def _searched(evidence: Evidence, name: str, metric: str, again: Again | None = 
     curves, rates, more = evidence.of(f"{name}, {STAGES[1]}"), evidence.chosen[name], ""
     if again is not None:
         curves, rates = again.curves, {method: one.lr for method, one in again.best.items()}
-        more = f", searched again ({again.epochs} epochs)"
-    return replace(sensitivity(curves, metric, rates), title=title_of(name) + more)
+        more = ", searched again"
+    epochs = curves["epoch"].max()
+    return replace(sensitivity(curves, metric, rates), title=f"{title_of(name)}{more}, {epochs} epochs")
 
 
 def _methods() -> list[str]:
@@ -351,31 +352,27 @@ def _hardly(row: dict[str, Any]) -> str:
 def _early(evidence: Evidence, anew: Mapping[str, Again]) -> list[str]:
     """The experiments whose step sizes were chosen by shorter runs; and what is known by now of longer ones."""
     names = [each["experiment"] for each in _shorter(evidence)]
-    return [title_of(name) + (_so_far(anew[name]) if name in anew else "") for name in names]
+    return [title_of(name) + (_so_far(anew[name], evidence.chosen[name]) if name in anew else "") for name in names]
 
 
-def _so_far(again: Again) -> str:
+def _so_far(again: Again, chosen: Mapping[str, float]) -> str:
     """How WADA stands to baselines by a search that is done again: where each trains best, where each tests best."""
     best, epochs = again.told, f"a search with runs of {again.epochs} epochs"
     if not best.keys() >= {"wada", *BASELINES}:
         return f" ({epochs} is not over, and has not come to all methods yet)"
     ends = again.ends or {method: (one.loss, one.accuracy) for method, one in best.items()}
     (loss, accuracy), first = ends["wada"], min(BASELINES, key=lambda method: ends[method][0])
+    over = "has chosen others" if again.moved(chosen) else "has chosen the same"
     most, seeds = max(ends[method][1] for method in BASELINES), _counted(again.seeds)
     top = max(BASELINES, key=lambda method: best[method].top)
     said = f"by {again.known} of {again.every} seeds" if again.ends else f"by {seeds}"
     return (
-        f" ({epochs} {'has chosen others' if again.over else 'is not over'}. Where each trains best, {said}, WADA's "
-        f"training loss is {_above(loss, ends[first][0])} {label(first)}'s, and its test accuracy "
+        f" ({epochs} {over if again.over else 'is not over'}. Where each trains best, {said}, WADA's training loss is "
+        f"{loss:.4f} beside {label(first)}'s {ends[first][0]:.4f}, and its test accuracy "
         f"{100 * accuracy:.2f} % beside baselines' {100 * most:.2f} % at most. Where each tests best, {seeds} and the "
         f"test images themselves choosing among {best['wada'].rates} step sizes of WADA's and {best[top].rates} of "
         f"{label(top)}'s, it is {100 * best['wada'].top:.2f} % beside {100 * best[top].top:.2f} %)"
     )
-
-
-def _above(value: float, other: float) -> str:
-    share = 100 * (value / other - 1)
-    return f"{abs(share):.2f} % {'above' if share > 0 else 'below'}"
 
 
 def _called(row: dict[str, Any]) -> str:
@@ -491,17 +488,22 @@ def _known(evidence: Evidence, outcomes: list[dict[str, Any]]) -> dict[str, Any]
         "seeds": _counted(seeds),
         "rates": " to ".join(f"{count}" for count in dict.fromkeys((rates[0], rates[-1]))),
         "shares": " or ".join(f"{100 * share:.2f} % ({who})" for share, who in _RESNET.items()),
-        "all": counts[0] == len(best),
-        "none": counts[0] == 0,
-        "reached": " and ".join(
-            f"{count or 'none'} {'reaches' if count == 1 else 'reach'} {100 * share:.2f} %"
-            for share, count in zip(_RESNET, counts, strict=True)
-        ),
+        "reached": [_explained(count, len(best), share) for share, count in zip(_RESNET, counts, strict=True)],
         "told": [
             f"{100 * one.top:.2f} % ({label(method)} at {one.top_lr:g}, with a training loss of {one.top_loss:.3f})"
             for method, one in sorted(best.items(), key=lambda item: -item[1].top)
         ],
     }
+
+
+def _explained(count: int, of: int, share: float) -> str:
+    """What is known by how many reach an accuracy at another step size."""
+    if count == of:
+        cause = "what keeps accuracies here below that is that step sizes are chosen by training loss"
+        return f"All {of} reach {100 * share:.2f} %: {cause}."
+    reach = f"{count or 'None'} of {of} {'reach' if count > 1 else 'reaches'} {100 * share:.2f} %"
+    lack = "what the others lack to that" if count else "what they lack to that"
+    return f"{reach}: {lack} the choice by training loss does not explain, or not alone."
 
 
 def _by_other_seeds(evidence: Evidence) -> dict[tuple[str, str, str], Row]:
@@ -574,7 +576,7 @@ def _retold(evidence: Evidence, anew: Mapping[str, Again]) -> dict[str, dict[str
             "own_diverged": sum(bool(run.diverged) for run in again.own),
             "epochs": again.epochs,
             "seeds": _counted(again.seeds),
-            "moved": any(not same_rate(one.lr, evidence.chosen[name][method]) for method, one in again.told.items()),
+            "moved": again.over and again.moved(evidence.chosen[name]),
             "told": [_best_told(method, one, evidence.chosen[name][method]) for method, one in again.told.items()],
             "known": f"{again.known} of {again.every} seeds",
             "ends": [
