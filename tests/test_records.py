@@ -519,6 +519,7 @@ def test_a_run_that_is_not_sound_is_refused_by_name(fields, right, tmp_path):
         (gzip.compress(b'{"key": 3}'), "line 1: it lacks 'config', 'curves', "),
         (gzip.compress(b""), "it holds none"),
     ],
+    ids=["empty", "text", "cut", "half a table", "no text", "too deep", "a list", "another table", "none"],
 )
 def test_what_is_no_archive_is_told_in_words(content, right, tmp_path):
     path = tmp_path / "runs.jsonl.gz"
