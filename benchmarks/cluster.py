@@ -330,8 +330,12 @@ def instead(name, other):
     words = {"epochs": "epochs in its first stage", "fine_epochs": "epochs in its second", "below": "step sizes below",
              "above": "step sizes above"}  # fmt: skip
     pairs = [(getattr(other.tuning, field), getattr(own.tuning, field), told) for field, told in words.items()]
-    unlike = [f"with {theirs} {told}, where {asked} are asked for" for theirs, asked, told in pairs if theirs != asked]
-    return f"The search of {name} is not over, and is taken to go as that of {', '.join([other.name, *unlike])}."
+    unlike = [(f"{theirs} {told}", str(asked)) for theirs, asked, told in pairs if theirs != asked]
+    has, wants = (" and ".join(each) for each in zip(*unlike, strict=True)) if unlike else ("", "")
+    return (
+        f"The search of {name} is not over, and is taken to go, and to want as many runs, as that of {other.name}"
+        + (f": with {has}, where {wants} are asked for." if unlike else ".")
+    )
 
 
 def runs_of(name):

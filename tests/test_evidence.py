@@ -54,6 +54,18 @@ def test_curves_that_single_precision_does_not_tell_apart_are_the_same(records):
     assert len(gather(records.parent).runs) == 1
 
 
+@pytest.mark.parametrize("place", ["a.jsonl.gz", "b.jsonl.gz", "anew/b.jsonl.gz"])
+def test_a_run_is_there_under_one_key(place, records):
+    """It would count twice; that its data were moved makes it no other."""
+    twice = [run("k"), run("l", dataset="data/mnist.npz")]
+    put(records / place, twice[1])
+    put(records / "a.jsonl.gz", *twice[: 1 + (place == "a.jsonl.gz")])
+    with pytest.raises(Refused) as refused:
+        gather(records.parent)
+    told = f"{records / place}: run l has the configuration of run k in {records / 'a.jsonl.gz'} (remove one of them)"
+    assert str(refused.value) == told
+
+
 def test_what_is_kept_apart_has_no_other_names_for_what_is_shown(records):
     """But it has one for what is kept without, of a search that was given up, and then taken up again."""
     put(records / "a.jsonl.gz", run("k"), run("m", seed=2), run("n", seed=3), m=[], n=[])

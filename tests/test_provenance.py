@@ -1,6 +1,7 @@
 """Where records come from: the commits that they name are in the history, and had the code that they were made with."""
 
 import gzip
+import hashlib
 import io
 import json
 import re
@@ -13,6 +14,7 @@ import pandas as pd
 import pytest
 
 from wagmf.lab.environment import code_hash
+from wagmf.lab.records import configuration, restore
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "reproduction" / "records"
@@ -60,6 +62,16 @@ def code_of(commit: str, folder: Path) -> str:
 def test_there_are_records_and_all_carry_a_commit_and_one_code_each():
     assert len(ARCHIVES) > 15
     assert all(re.fullmatch(r"[0-9a-f]{40}", commit) and len(sources) == 1 for commit, sources in made().items())
+
+
+def test_every_run_is_filed_under_a_hash_of_its_configuration():
+    """So that nobody has changed the one and not the other; data may have been moved."""
+    count = 0
+    for path in ARCHIVES:
+        for run in restore(path)[0] if path.name != "walks.jsonl.gz" else ():
+            assert run.key == hashlib.sha256(configuration(run).encode()).hexdigest()[:20], path.name
+            count += 1
+    assert count > 1500
 
 
 @pytest.mark.skipif(not history(), reason="the history is not here")

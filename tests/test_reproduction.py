@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from wagmf.arguments import Refused
 from wagmf.cli import app
-from wagmf.lab import costs, engine, paper_runs, reproduction
+from wagmf.lab import costs, engine, paper_runs, reproduction, stats
 from wagmf.lab.anew import searched_again
 from wagmf.lab.claims import verdicts
 from wagmf.lab.evidence import anew_archives, experiment_of, gather, minutes, shares, significance_table
@@ -352,9 +352,9 @@ def test_a_search_that_is_not_over_is_told_of_and_shown_nowhere(tmp_path, anew):
     assert told in text, "a run of the same length and seed that was there before"
     wada = of(whole(*runs, *kept), "wada")
     least, most = last_share(min(wada, key=last_loss)), max(map(last_share, wada))
-    assert f"its test accuracy {100 * least:.2f} % beside baselines' 98.70 % at most. Where each tests best, " in text
+    assert f"its test accuracy {100 * least:.2f} % beside baselines' 98.70 % at most. " in text
     counts = f"{len(wada) - 1} step sizes of WADA's and {len(of(whole(*runs, *kept), 'adam'))} of Adam's"  # two are one
-    assert f"choosing among {counts}, it is {100 * most:.2f} % beside 98.70 %)" in text
+    assert f"choosing among {counts}, it is {100 * most:.2f} % beside 98.70 %.\n" in text
     assert f"the {len(runs)} runs of the search that is done again ({sum(minutes(runs).values()):.1f} minutes; " in text
     some = [
         replace(run, config=run.config | {"seed": seed}, key=f"{seed}{run.key[1:]}") for run in runs for seed in (0, 1)
@@ -363,7 +363,7 @@ def test_a_search_that_is_not_over_is_told_of_and_shown_nowhere(tmp_path, anew):
     text = rebuild(tmp_path)[0].read_text()
     assert "runs so far, by\n2 seeds." in text
     assert "AdamNC 0." not in text.split("is searched again**")[1].split("What the search chooses")[0]
-    assert "(a search with runs of 200 epochs is not over, and has not come to all methods yet)" in text
+    assert ": a search with runs of 200 epochs is not over, and has not come to all methods yet.\n" in text
     # Given up, they go among the others; they may lie where they were, too, but without a name.
     none = {run.key: [] for run in runs}
     archive([*kept, *runs], called | none, archive_of(tmp_path / "records", AGAIN))
@@ -389,7 +389,8 @@ def test_what_a_search_has_chosen_is_told_of_until_all_seeds_are_there(tmp_path,
     share = (last_share(first["wada"]) + 0.89) / 2
     (line,) = [line for line in text.splitlines() if line.startswith("2 of 8 seeds are there for all methods")]
     told = f"WADA {losses['wada']:.4f} and {100 * share:.2f} %, WADA-v3 "
-    assert f"(1 of these runs diverged); means of training loss and test accuracy: {told}" in line
+    lost = "1 of these runs diverged, whose seeds count for none"
+    assert f"({lost}); means of training loss and test accuracy: {told}" in line
     best = min(BASELINES, key=losses.__getitem__)
     behind = f"{losses['wada']:.4f} beside {label(best)}'s {losses[best]:.4f}"
     told = "epochs has chosen others. Where each trains best, by 2 of 8 seeds, WADA's training loss is "
@@ -407,14 +408,14 @@ def test_what_a_search_has_chosen_is_told_of_until_all_seeds_are_there(tmp_path,
     # Nothing of other methods had to be searched: all that their grids ask for is there.
     archive([*worse, *of(other, "wada")], {}, path)
     text = rebuild(tmp_path)[0].read_text()
-    assert "3 of 8 seeds are there for all methods (1 of these runs diverged); means of" in text
+    assert f"3 of 8 seeds are there for all methods ({lost}); means of" in text
     # All of them are of one seed that diverged: it is over, and nothing can be said of all methods.
-    lost = [gone(run, 1) for run in searched]
-    archive([*lost, *(run for run in own if run.config["seed"] == 3)], {}, path)
+    none = [gone(run, 1) for run in searched]
+    archive([*none, *(run for run in own if run.config["seed"] == 3)], {}, path)
     there = restore(archive_of(tmp_path / "records", AGAIN))[0]
     drop([*of(whole(*there), "wada"), *(run for run in there if run.config["seed"] == 7)], tmp_path)
     text = rebuild(tmp_path)[0].read_text()
-    assert "\n0 of 7 seeds are there for all methods (1 of these runs diverged).\n" in text
+    assert f"\n0 of 7 seeds are there for all methods ({lost}).\n" in text
     assert "What the search chooses" not in text
     assert "seeds are there for all methods;" not in text
 
@@ -505,17 +506,17 @@ def test_what_is_kept_apart_and_told_of_nowhere_is_counted(tmp_path, anew):
     archive([*searched[3:], *early], {}, path)
     text = rebuild(tmp_path)[0].read_text()
     assert f"Kept apart, too, and told of nowhere: 3 of {AGAIN}." in text
-    assert f"and the {len(searched)} runs of searches that are done again" in text
-    other = [replace(one, key="of another", experiment="vgg on cifar10, fine")]
+    assert f"and the {len(searched)} runs that are kept apart" in text
+    other = [replace(one, key="of another", experiment="vgg on cifar10, fine", config=one.config | {"model": "vgg"})]
     archive([*early, *other], {}, path)
     text = rebuild(tmp_path)[0].read_text()
-    assert "Kept apart, too, and told of nowhere: 3 of mlp on cifar10; 1 of vgg on cifar10." in text
+    assert "Kept apart and told of nowhere: 3 of mlp on cifar10; 1 of vgg on cifar10." in text
     assert "is searched again" not in text
     spent = sum(minutes([*early, *other]).values())
     whole_paper = sum(minutes(gather(tmp_path).runs).values())
     sums = f"({spent:.1f} minutes; with them it is {whole_paper + spent:.1f} so far)"
-    assert f"and the 4 runs of searches that are done again {sums}" in text
-    assert "runs in all, the searches for step sizes included, and 4 of searches that are done again." in text
+    assert f"and the 4 runs that are kept apart {sums}" in text
+    assert "runs in all, the searches for step sizes included, and 4 that are kept apart." in text
 
 
 def test_one_go_is_without_what_a_search_had_trained_that_was_replaced(tmp_path, anew):
@@ -599,6 +600,8 @@ def test_accuracies_are_drawn_of_a_search_that_was_done_again_when_it_is_over(tm
     after = drawn["step-sizes"][f"{title_of(AGAIN)}, 100 epochs"]
     assert [line.x.tolist() for line in after.lines] == [line.x.tolist() for line in before.lines]
     panel = drawn["tested"][f"{title_of(AGAIN)}, searched again, 200 epochs"]
+    losses = drawn["step-sizes"][f"{title_of(AGAIN)}, searched again, 200 epochs"]
+    assert [line.x.tolist() for line in losses.lines] == [line.x.tolist() for line in panel.lines]
     known = whole(*searched, *restore(archive_of(tmp_path / "records", AGAIN))[0])
     for line in panel.lines:
         ends = {run.config["lr"]: last_share(run) for run in of(known, line.method)}
@@ -607,6 +610,48 @@ def test_accuracies_are_drawn_of_a_search_that_was_done_again_when_it_is_over(tm
         assert len(line.x) == len(ends) - (line.method == "wada"), "of which two are one"
         (ring,) = [mark.x for mark in panel.marks if mark.method == line.method]
         assert ring == min(of(known, line.method), key=last_loss).config["lr"]
+
+
+def test_step_sizes_of_a_search_that_is_done_again_are_in_the_table(tmp_path, anew):
+    """Also before it is over; then nothing is chosen."""
+    path, searched = anew
+    for more, chosen in (([], False), ([chosen_again(searched, method, 1) for method in PAPER_METHODS], True)):
+        archive([*searched, *more], {}, path)
+        rebuild(tmp_path)
+        table = pd.read_csv(tmp_path / "step-sizes.csv")
+        again = table[table["stage"] == "fine, again"]
+        known = whole(*searched, *restore(archive_of(tmp_path / "records", AGAIN))[0])
+        for method in PAPER_METHODS:
+            rows, runs = again[again["method"] == method], of(known, method)
+            assert len(rows) == len(runs) - (method == "wada"), "of which two are one"
+            least = min(runs, key=last_loss)
+            assert rows["train_loss"].min() == pytest.approx(last_loss(least), rel=1e-5)
+            assert rows.loc[rows["chosen"], "lr"].tolist() == [least.config["lr"]] * chosen
+
+
+def test_what_trains_as_well_and_tests_better_is_told(tmp_path, anew):
+    """On the first screen, too: which of the two is chosen is chance."""
+    path, searched = anew
+    ends = stats.finals(recorded().of(AGAIN), "train_loss")
+    between = 1.1 * ends.loc[ends["method"] == "wada", "value"].std()  # what is shown has losses of 1.1 times these
+    first = min(of(whole(*searched, *restore(archive_of(tmp_path / "records", AGAIN))[0]), "wada"), key=last_loss)
+
+    def page(loss: float, share: float) -> str:
+        curves = {"train_loss": [loss] * 200, "test_accuracy": [share] * 200, "test_loss": [1.0] * 200}
+        curves |= {metric: [0.5] * 200 for metric in METRICS if metric not in curves}
+        also = replace(first, key="also", config=first.config | {"lr": 0.7}, curves=curves, experiment=f"{AGAIN}, fine")
+        archive([*searched, also], {}, path)
+        return rebuild(tmp_path)[0].read_text()
+
+    loss, share = last_loss(first) + 0.9 * between, last_share(first) + 0.003
+    told = f"To within what seeds differ by, WADA trains as well at 0.7 ({loss:.4f}, one seed), and tests at "
+    told, text = f"{told}{100 * share:.2f} % there.", page(loss, share)
+    assert text.count(told) == 2
+    assert f" % at most. {told} Where each tests best" in text.split("## Figures")[0]
+    assert "costs little of the loss (of accuracy it may: see below)." in text
+    assert "To within" not in page(last_loss(first) + 1.1 * between, share)
+    assert "To within" not in page(loss, last_share(first) + 0.002), "too little to matter"
+    assert "To within" not in page(loss, last_share(first) - 0.003)
 
 
 def test_where_losses_still_fall_is_told():
@@ -1003,8 +1048,11 @@ def test_the_whole_pipeline_in_small(tmp_path, small, one_thread):
         (["--experiments", "nowhere"], "there are no experiments in it"),
         (["--every", "0"], "Invalid every: 0"),
         (["--no-train", "-o", "empty"], "there are no records in it"),
+        (["--no-train", "-o", "experiments/paper/mlp_mnist.toml"], "it must be a folder that can be written"),
         (["--no-train", "--only", "mlp"], "Invalid only: ['mlp']"),
         (["--no-train", "--device", "cpu"], "Invalid device: 'cpu'"),
+        (["--no-train", "--experiments", "elsewhere"], "Invalid experiments: "),
+        (["--no-train", "--every", "20"], "Invalid every: 20 (it is for training"),
         (["--device", "abacus", "--quick"], "Invalid device: 'abacus'"),
     ],
 )
@@ -1157,6 +1205,34 @@ def test_finals_are_named_when_all_are_there(tmp_path, small, one_thread):
     called = [name for several in names.values() for name in several]
     assert called.count("softmax on mnist, unfinished") == 2 * len(PAPER_METHODS)
     assert "softmax on mnist" not in called
+
+
+def test_walks_and_costs_that_are_there_are_not_lost(tmp_path, monkeypatch):
+    """What took long, or was measured elsewhere, is not written over by a trial."""
+    monkeypatch.chdir(EXPERIMENTS.parents[1])
+    records = tmp_path / "records"
+    records.mkdir()
+    for name in ("walks.jsonl.gz", "costs.csv"):
+        shutil.copy(FOLDER / "records" / name, records)
+    before = {path.name: path.read_bytes() for path in records.iterdir()}
+    words = ["reproduce", "--quick", "-o", str(tmp_path)]
+    refused = CliRunner().invoke(app, [*words, "--only", "synthetic"])
+    assert "walks.jsonl.gz: it holds walks other than those" in str(refused.exception)
+    assert "costs.csv already: remove it to time every method" in call(*words[1:], "--only", "costs").output
+    assert {path.name: path.read_bytes() for path in records.iterdir()} == before
+
+
+@pytest.mark.parametrize("words", [["reproduce", "--quick", "--out", ""], ["reproduce", "--quick", "--out", "."]])
+def test_a_page_of_somebody_s_own_is_not_written_over(words, tmp_path, monkeypatch):
+    shutil.copytree(EXPERIMENTS, tmp_path / "experiments" / "paper")
+    (tmp_path / "README.md").write_text("mine")
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, words)
+    assert "README.md: it is not of records that are here, and would be overwritten (use another" in str(
+        result.exception
+    )
+    assert (tmp_path / "README.md").read_text() == "mine"
+    assert len([*tmp_path.iterdir()]) == 2
 
 
 def test_quick_is_the_same_on_digits():

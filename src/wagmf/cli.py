@@ -347,6 +347,7 @@ def _report(
 
 @app.command("reproduce")
 def _reproduce(
+    ctx: typer.Context,
     only: Annotated[
         list[str] | None,
         typer.Option(
@@ -370,7 +371,7 @@ def _reproduce(
     from wagmf.lab.paper_runs import check_page
     from wagmf.lab.reproduction import rebuild
 
-    check_page(_check_training(train, every, only, device, experiments))
+    check_page(_check_training(ctx, train, every, only, experiments))
     folder = _place(out or Path("reproduction-quick" if quick else "reproduction"), train)
     _train_and_write(
         folder,
@@ -381,6 +382,7 @@ def _reproduce(
 
 @app.command("study")
 def _study(
+    ctx: typer.Context,
     experiments: Annotated[Path, typer.Argument(help="A folder of experiments with a study.toml.", show_default=False)],
     only: Annotated[
         list[str] | None,
@@ -405,7 +407,7 @@ def _study(
     from wagmf.lab.study import check_questions, rebuild_study
 
     study = read_study(experiments)
-    _check_training(train, every, only, device, experiments)
+    _check_training(ctx, train, every, only, experiments)
     check_questions(study, experiments)
     folder = _place(out or (Path(f"{experiments.resolve().name}-quick") if quick else experiments), train)
 
@@ -418,22 +420,36 @@ def _study(
     _train_and_write(folder, trained if train else None, partial(rebuild_study, experiments, folder))
 
 
-def _check_training(train: bool, every: int, only: list[str] | None, device: str | None, experiments: Path) -> Any:
+def _check_training(ctx: typer.Context, train: bool, every: int, only: list[str] | None, experiments: Path) -> Any:
     """Refuse what can be refused before there is a folder for what comes of it; returns what is to be trained."""
     from wagmf.lab.paper_runs import paper_experiments
 
     integer("every", every, least=1)
-    found = paper_experiments(experiments, only or []) if train else []
-    for name, given in (("only", only), ("device", device)):
-        if given and not train:
-            refuse(name, given, "it is for training, and --no-train trains nothing")
-    return found
+    if train:
+        return paper_experiments(experiments, only or [])
+    for name in _typed(ctx, "only", "device", "every", "experiments"):
+        refuse(name, ctx.params[name], "it is for training, and --no-train trains nothing")
+    return []
+
+
+def _typed(ctx: typer.Context, *names: str) -> list[str]:
+    """Which of these options somebody has typed, be it as they are by default."""
+    options = {each.name for each in ctx.command.params if each.param_type_name == "option"}
+    sources = {name: ctx.get_parameter_source(name) for name in names if name in options}
+    return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
 
 
 def _place(path: Path, train: bool) -> Path:
-    """The folder for records and what follows from them; where nothing is trained, records must be there already."""
-    if not train and not any((path / "records").glob("*.jsonl.gz")):
-        raise Refused(f"{path / 'records'}: there are no records in it")
+    """The folder for records and what follows from them, if it is one of ours, or becomes one.
+
+    A page of somebody's own would be overwritten: `--out "$UNSET"` is the folder that one is in.
+    """
+    if not path.exists() or path.is_dir():
+        there = any((path / "records").glob("*.jsonl.gz"))
+        if not train and not there:
+            raise Refused(f"{path / 'records'}: there are no records in it")
+        if not there and (page := path / "README.md").exists() and not (path / "runs.db").exists():
+            raise Refused(f"{page}: it is not of records that are here, and would be overwritten (use another --out)")
     return _folder(path)
 
 
@@ -474,7 +490,6 @@ def _train_some(prepared: Any, folder: Path, every: int, known: Iterable[Path] =
 
 def _train_paper(folder: Path, experiments: Path, only: list[str], quick: bool, device: str | None, every: int) -> None:
     """Simulate, train and time what is missing."""
-    from wagmf.lab.costs import measure
     from wagmf.lab.paper_runs import COSTS, SYNTHETIC
 
     prepared = _prepared(experiments, only, quick, device)
@@ -483,9 +498,19 @@ def _train_paper(folder: Path, experiments: Path, only: list[str], quick: bool, 
         tasks = _tasks("1e5" if quick else "1e7", 3 if quick else 8, ",".join(PAPER_METHODS), _LRS, 100)
         _walk(tasks, folder / "walks.jsonl", archives / "walks.jsonl.gz")
     _train_some(prepared, folder, every)
-    if COSTS in only or (not only and not (archives / "costs.csv").exists()):
+    if not only or COSTS in only:
+        _time(archives / "costs.csv", device, quick, asked=COSTS in only)
+
+
+def _time(path: Path, device: str | None, quick: bool, *, asked: bool) -> None:
+    """Time a step of every network, unless that was done: what was measured elsewhere is not to be lost."""
+    from wagmf.lab.costs import measure
+
+    if not path.exists():
         _say("Timing a step of every network with every method ...")
-        measure(archives / "costs.csv", device, quick=quick)
+        measure(path, device, quick=quick)
+    elif asked:
+        _say(f"Costs     are in {path} already: remove it to time every method again.")
 
 
 def _walk(tasks: list[tuple[str, Task]], path: Path, archive: Path) -> None:
@@ -493,6 +518,8 @@ def _walk(tasks: list[tuple[str, Task]], path: Path, archive: Path) -> None:
     have = {(record.method, record.task) for record in unpack_walks(archive)} if archive.exists() else set()
     if have.issuperset(tasks):
         return
+    if not have <= {*tasks}:
+        raise Refused(f"{archive}: it holds walks other than those, which would be lost (use another --out)")
     walks = Walks(path)
     if _simulate(tasks, walks, None):
         raise KeyboardInterrupt

@@ -39,7 +39,8 @@ class Again:
 
     Whole runs by the seeds that choose which were made before count as tried, too, since the search uses them again.
 
-    >>> Again(False, (), (), (), 200, 1, {}, {}, 0, 8).told
+    >>> none = {"runs": (), "own": (), "tried": (), "best": {}, "ends": {}}
+    >>> Again(over=False, epochs=200, seeds=1, known=0, every=8, **none).told
     {}
     """
 
@@ -63,6 +64,20 @@ class Again:
     def moved(self, rates: Mapping[str, float]) -> bool:
         """Whether a method's best step size is another one than in ``rates``."""
         return any(not same_rate(one.lr, rates[method]) for method, one in self.told.items() if method in rates)
+
+    @property
+    def means(self) -> dict[str, dict[float, tuple[float, float]]]:
+        """The training loss and the test accuracy of every method at every step size that was tried, over its seeds."""
+        return _means(self.tried, self.seeds)
+
+    def as_good(self, method: str, within: float) -> tuple[float, float, float] | None:
+        """Of step sizes that train as well, but for so much, the one that tests best: with its loss and its accuracy.
+
+        Nothing if it is the one that trains best.
+        """
+        best, means = self.best[method], self.means[method]
+        lr = max((lr for lr in means if means[lr][0] <= best.loss + within), key=lambda lr: means[lr][1])
+        return None if lr == best.lr else (lr, *means[lr])
 
     @property
     def curves(self) -> Any:
@@ -99,16 +114,16 @@ def _again(evidence: Evidence, name: str) -> Again | None:
     own = [run for run in chosen if run.key not in searched]
     every = evidence.of(name)["seed"].nunique()
     return Again(
-        bool(chosen),
-        tuple(runs),
-        tuple(own),
-        tuple(tried),
-        runs[0].config["epochs"],
-        len(seeds),
-        best,
-        ends,
-        count,
-        every,
+        over=bool(chosen),
+        runs=tuple(runs),
+        own=tuple(own),
+        tried=tuple(tried),
+        epochs=runs[0].config["epochs"],
+        seeds=len(seeds),
+        best=best,
+        ends=ends,
+        known=count,
+        every=every,
     )
 
 
@@ -150,19 +165,29 @@ def bests(tried: Iterable[Run], seeds: int) -> dict[str, Best]:
     >>> bests([Run("k", "mine", told, None, {"train_loss": [0.5], "test_accuracy": [0.9]})], 1)["wada"].top
     0.9
     """
+    return {method: _best(means) for method, means in _means(tried, seeds).items()}
+
+
+def _means(tried: Iterable[Run], seeds: int) -> dict[str, dict[float, tuple[float, float]]]:
     ends: dict[str, dict[float, list[tuple[float, float]]]] = {}
     for run in tried:
         if not run.diverged:
             rates = ends.setdefault(run.config["method"], {})
             rates.setdefault(run.config["lr"], []).append((run.end("train_loss"), run.end("test_accuracy")))
-    found = {method: _best(ends[method], seeds) for method in _METHODS if method in ends}
-    return {method: one for method, one in found.items() if one is not None}
+    found = {
+        method: {lr: _mean(each) for lr, each in sorted(ends[method].items()) if len(each) == seeds}
+        for method in _METHODS
+        if method in ends
+    }
+    return {method: means for method, means in found.items() if means}
 
 
-def _best(ends: Mapping[float, list[tuple[float, float]]], seeds: int) -> Best | None:
-    means = {lr: np.mean(each, axis=0).tolist() for lr, each in ends.items() if len(each) == seeds}
-    if not means:
-        return None
+def _mean(ends: list[tuple[float, float]]) -> tuple[float, float]:
+    loss, share = np.mean(ends, axis=0)
+    return float(loss), float(share)
+
+
+def _best(means: Mapping[float, tuple[float, float]]) -> Best:
     lr, top = min(means, key=lambda lr: means[lr][0]), max(means, key=lambda lr: means[lr][1])
     (loss, accuracy), (top_loss, most) = means[lr], means[top]
     return Best(lr, loss, accuracy, top, top_loss, most, len(means))
@@ -181,12 +206,9 @@ def _ends(
         if method in best and best[method].lr == lr and problem_of(run) == problem and not run.diverged:
             ends[method][run.config["seed"]] = run.end("train_loss"), run.end("test_accuracy")
     common = set.intersection(*map(set, ends.values()))
-    means = {
-        method: np.mean([each[seed] for seed in each if seed in common], axis=0)
-        for method, each in ends.items()
-        if common
-    }
-    return len(common), {method: (float(loss), float(share)) for method, (loss, share) in means.items()}
+    if not common:
+        return 0, {}
+    return len(common), {method: _mean([each[seed] for seed in common]) for method, each in ends.items()}
 
 
 def _distinct(runs: Iterable[Run]) -> list[Run]:

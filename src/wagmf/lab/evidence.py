@@ -18,7 +18,7 @@ from wagmf.lab.answers import ALPHA
 from wagmf.lab.claims import stated
 from wagmf.lab.grids import TUNED, Row, beyond_the_grid, grid_slacks
 from wagmf.lab.paper import BASELINES, OURS, PAIRS, PANELS, Printed
-from wagmf.lab.records import Run, Tables, differs, problem_of, restore, tables
+from wagmf.lab.records import Run, Tables, configuration, differs, problem_of, restore, tables
 from wagmf.lab.walks import Record, unpack_walks, walks_commits
 
 __all__ = [
@@ -219,6 +219,7 @@ class _Kept:
         self.runs: dict[str, Run] = {}
         self.names: dict[str, list[str]] = {}
         self._from: dict[str, Path] = {}
+        self._of: dict[str, str] = {}  # the run of every configuration
 
     def add(self, path: Path) -> None:
         found, called = restore(path)
@@ -227,9 +228,17 @@ class _Kept:
             if apart := differs(run, there):
                 raise Refused(f"{path}: run {run.key} has other {apart} in {self._from[run.key]} (remove one of them)")
             self._from.setdefault(run.key, path)
+            self._check_that_it_is_one(run, path)
             self.names[run.key] = sorted({*self.names.get(run.key, []), *called[run.key]})
             for name in called[run.key]:
                 _check_place(run, name, path)
+
+    def _check_that_it_is_one(self, run: Run, path: Path) -> None:
+        """Refuse a run that is there under another key: it would count twice."""
+        other = self._of.setdefault(configuration(run), run.key)
+        if other != run.key:
+            where = self._from[other]
+            raise Refused(f"{path}: run {run.key} has the configuration of run {other} in {where} (remove one of them)")
 
     def check_problems(self) -> None:
         """Refuse runs of two problems under one name, which :func:`tables` would number, and nobody would look for."""

@@ -385,7 +385,7 @@ def _draw(axis: Any, panel: Panel, looks: Mapping[str, Style]) -> None:
         axis.plot(line.x, line.y, color=look.colour, linestyle=_dashes(look), linewidth=1.5, marker=marker, ms=4)
     for mark in panel.marks:
         look = looks[mark.method]
-        chosen = {"marker": _MARKERS[look.marker], "ms": 9, "mfc": "none"}
+        chosen = {"marker": "o", "ms": 10, "mfc": "none"}  # a ring, whatever the marker inside
         kind = chosen if mark.kind == "chosen" else {"marker": "x", "ms": 6, "mew": 1.8}
         axis.plot([mark.x], [mark.y], color=look.colour, linestyle="none", **kind)
     axis.set(xlabel=panel.across, ylabel=panel.up, ylim=panel.limits)

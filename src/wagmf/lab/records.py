@@ -26,6 +26,7 @@ __all__ = [
     "Run",
     "Tables",
     "archive",
+    "configuration",
     "differs",
     "environment_of",
     "export",
@@ -293,6 +294,15 @@ def _name(name: str, shared: dict[str, Any], problems: dict[str, dict[str, Any]]
     return candidate
 
 
+def configuration(run: Run) -> str:
+    """All that its result depends on, as text; the same data may lie elsewhere.
+
+    >>> configuration(Run("k", "mine", {"lr": 0.1, "dataset": "here.npz"}, None, {}))
+    '{"lr": 0.1}'
+    """
+    return json.dumps({name: value for name, value in run.config.items() if name != "dataset"}, sort_keys=True)
+
+
 def problem_of(run: Run) -> dict[str, Any]:
     """What all runs of an experiment have in common; the same data in another place are no other problem.
 
@@ -405,8 +415,7 @@ def differs(run: Run, other: Run) -> str:
     >>> differs(run, shortened(run)), differs(run, replace(run, curves={"train_loss": [0.5]}))
     ('', 'curves')
     """
-    place = {"dataset": ""}  # the same data may lie elsewhere
-    if {**run.config, **place} != {**other.config, **place}:
+    if configuration(run) != configuration(other):
         return "configuration"
     same = run.curves == other.curves or shortened(run).curves == shortened(other).curves
     return "" if same else "curves"

@@ -5,7 +5,7 @@ it. Nothing is trained here, and the same records give the same files.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from wagmf.lab.answers import ALPHA
 from wagmf.lab.claims import ACCURACY_MARGIN, LOSS_MARGIN, Verdict, verdicts
 from wagmf.lab.evidence import (
     STAGES,
+    TRIED,
     Evidence,
     experiment_of,
     gather,
@@ -65,13 +66,12 @@ def _figures(evidence: Evidence, outcomes: list[dict[str, Any]], anew: Mapping[s
         drawn += plots.panel_pictures(panels, path, title=title, methods=_methods(), columns=columns)
     drawn += plots.leads_pictures(_leads(outcomes), folder / "standing", title=_STANDING) if outcomes else []
     names = [name for name in evidence.chosen if len(evidence.of(f"{name}, {STAGES[1]}"))]
-    searched = [_searched(evidence, name, "train_loss") for name in names]
     title = "The search for step sizes, its second stage: what was chosen is ringed"
+    searched = _searched(evidence, names, "train_loss", anew)
     drawn += plots.panel_pictures(searched, folder / "step-sizes", title=title, methods=_methods(), columns=3)
     known = {panel.experiment for panel in evidence.panels if panel.metric == "test_accuracy"}
-    over = {name: again for name, again in anew.items() if again.over}
-    tested = [_searched(evidence, name, "test_accuracy", over.get(name)) for name in names if name in known]
     title = "How the same networks test: ringed is what trains best"
+    tested = _searched(evidence, [name for name in names if name in known], "test_accuracy", anew)
     return drawn + plots.panel_pictures(tested, folder / "tested", title=title, methods=_methods(), columns=3)
 
 
@@ -106,14 +106,21 @@ def _panel(evidence: Evidence, panel: Printed) -> Panel:
     return replace(drawn, title=title, zoom=0.8 * max(float(line.x[-1]) for line in drawn.lines))
 
 
-def _searched(evidence: Evidence, name: str, metric: str, again: Again | None = None) -> Panel:
-    """The second stage of a search, or that of one that is done again and is over."""
-    curves, rates, more = evidence.of(f"{name}, {STAGES[1]}"), evidence.chosen[name], ""
-    if again is not None:
-        curves, rates = again.curves, {method: one.lr for method, one in again.best.items()}
-        more = ", searched again"
-    epochs = curves["epoch"].max()
-    return replace(sensitivity(curves, metric, rates), title=f"{title_of(name)}{more}, {epochs} epochs")
+def _searched(evidence: Evidence, names: Iterable[str], metric: str, anew: Mapping[str, Again]) -> list[Panel]:
+    """The second stage of searches; after each the one that is done again, if that is over."""
+    found = []
+    over = {name: again for name, again in anew.items() if again.over}
+    for name in names:
+        curves, title = evidence.of(f"{name}, {STAGES[1]}"), title_of(name)
+        found.append(_second_stage(curves, metric, evidence.chosen[name], title))
+        if name in over:
+            rates = {method: one.lr for method, one in over[name].best.items()}
+            found.append(_second_stage(over[name].curves, metric, rates, f"{title}, searched again"))
+    return found
+
+
+def _second_stage(curves: Any, metric: str, rates: Mapping[str, float], title: str) -> Panel:
+    return replace(sensitivity(curves, metric, rates), title=f"{title}, {curves['epoch'].max()} epochs")
 
 
 def _methods() -> list[str]:
@@ -148,7 +155,7 @@ def rebuild(folder: Path) -> list[Path]:
     written = [
         write_csv(table, folder / "significance.csv"),
         write_csv(_claims_table(found), folder / "claims.csv"),
-        write_csv(evidence.tried, folder / "step-sizes.csv"),
+        write_csv(_tried(evidence, anew), folder / "step-sizes.csv"),
     ]
     text = _text(evidence, table, found, outcomes, others, anew)
     readme = write_whole(folder / "README.md", lambda new: new.write_text(text, encoding="utf-8"))
@@ -187,6 +194,17 @@ def _claims_table(found: list[Verdict]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def _tried(evidence: Evidence, anew: Mapping[str, Again]) -> pd.DataFrame:
+    """Every step size that was tried, also in searches that are done again."""
+    rows = [
+        (name, f"{STAGES[1]}, again", again.epochs, method, lr, *ends, again.over and lr == again.best[method].lr)
+        for name, again in anew.items()
+        for method, means in again.means.items()
+        for lr, ends in means.items()
+    ]
+    return pd.DataFrame([*evidence.tried.itertuples(index=False, name=None), *rows], columns=TRIED)
+
+
 def _text(
     evidence: Evidence,
     table: pd.DataFrame,
@@ -207,15 +225,15 @@ def _text(
         least=f"2/{2 ** int(_seeds(evidence).split()[0])}",
         verdicts=found,
         outcomes=outcomes,
-        summary=_summary(outcomes, _early(evidence, anew), _at_other_rates(evidence, outcomes)),
+        summary=_summary(outcomes, _early(evidence), _at_other_rates(evidence, outcomes), _so_far(evidence, anew)),
         pairs=PAIRS,
         rows=_table_rows(evidence, table),
         counts=_counts(table),
         rates=_rates(evidence),
         methods=_methods(),
-        close=_close(evidence),
+        close=_close(evidence, anew),
         accuracies=_accuracies(evidence, anew),
-        known=_known(evidence, outcomes),
+        known=_known(evidence),
         others=Counter(_WHO[row["better"]] for row in others.values()),
         left={int(row["n"]) for row in others.values()},
         plain=_without_the_grid(evidence, found) if evidence.slacks else [],
@@ -289,7 +307,7 @@ def _relative(difference: float, to: float, metric: str) -> str:
     return f"{100 * size:+.2f} {unit}".replace("-0.00", "±0.00").replace("+0.00", "±0.00")
 
 
-def _summary(outcomes: list[dict[str, Any]], early: list[str], others: list[str]) -> str:
+def _summary(outcomes: list[dict[str, Any]], early: list[str], others: list[str], again: list[str]) -> str:
     """How WADA stands to the best baseline of each panel, in plain words."""
     kinds = {kind: [row for row in outcomes if row["shown"] == kind] for kind in ("ours", "baseline", "")}
     small = [_called(row) for row in kinds[""] if row["p"] < ALPHA]
@@ -310,7 +328,7 @@ def _summary(outcomes: list[dict[str, Any]], early: list[str], others: list[str]
         + ".",
         "",
         f"(What hardly matters: less than {100 * LOSS_MARGIN:g} % of the loss or {100 * ACCURACY_MARGIN:g} pp.)"
-        + (" To be read with care:" if weak or others or early else ""),
+        + (" To be read with care:" if weak or others or early or again else ""),
     ]
     cares = {
         "not shown by those seeds alone that had no part in choosing step sizes": weak,
@@ -318,6 +336,7 @@ def _summary(outcomes: list[dict[str, Any]], early: list[str], others: list[str]
         "step sizes were chosen by shorter runs, and are not the best, or not shown to be": early,
     }
     told = [f"- {words}{_listed(names)}." for words, names in cares.items() if names]
+    told += [f"- {each}" for each in again]
     lines += ["", *told] if told else []
     return "\n".join(lines)
 
@@ -349,29 +368,63 @@ def _hardly(row: dict[str, Any]) -> str:
     return ", which hardly matters" if abs(cell["difference"]) < margin else ""
 
 
-def _early(evidence: Evidence, anew: Mapping[str, Again]) -> list[str]:
-    """The experiments whose step sizes were chosen by shorter runs; and what is known by now of longer ones."""
-    names = [each["experiment"] for each in _shorter(evidence)]
-    return [title_of(name) + (_so_far(anew[name], evidence.chosen[name]) if name in anew else "") for name in names]
+def _early(evidence: Evidence) -> list[str]:
+    """The experiments whose step sizes were chosen by shorter runs."""
+    return [title_of(each["experiment"]) for each in _shorter(evidence)]
 
 
-def _so_far(again: Again, chosen: Mapping[str, float]) -> str:
-    """How WADA stands to baselines by a search that is done again: where each trains best, where each tests best."""
-    best, epochs = again.told, f"a search with runs of {again.epochs} epochs"
-    if not best.keys() >= {"wada", *BASELINES}:
-        return f" ({epochs} is not over, and has not come to all methods yet)"
+def _so_far(evidence: Evidence, anew: Mapping[str, Again]) -> list[str]:
+    """How WADA stands to baselines by searches that are done again: where each trains best, where each tests best."""
+    found = []
+    for name, again in anew.items():
+        words = f"{title_of(name)}: a search with runs of {again.epochs} epochs "
+        if not again.told.keys() >= {"wada", *BASELINES}:
+            found.append(f"{words}is not over, and has not come to all methods yet.")
+            continue
+        has = "has chosen others" if again.moved(evidence.chosen[name]) else "has chosen the same"
+        chance = [_by_chance(method, again.seeds, *there) for method, there in _as_good(evidence, name, again).items()]
+        parts = [f"{words}{has if again.over else 'is not over'}.", _trained(again), *chance, _tested(again)]
+        found.append(" ".join(parts))
+    return found
+
+
+def _trained(again: Again) -> str:
+    best = again.told
     ends = again.ends or {method: (one.loss, one.accuracy) for method, one in best.items()}
     (loss, accuracy), first = ends["wada"], min(BASELINES, key=lambda method: ends[method][0])
-    over = "has chosen others" if again.moved(chosen) else "has chosen the same"
-    most, seeds = max(ends[method][1] for method in BASELINES), _counted(again.seeds)
-    top = max(BASELINES, key=lambda method: best[method].top)
-    said = f"by {again.known} of {again.every} seeds" if again.ends else f"by {seeds}"
+    most = max(ends[method][1] for method in BASELINES)
+    said = f"by {again.known} of {again.every} seeds" if again.ends else f"by {_counted(again.seeds)}"
     return (
-        f" ({epochs} {over if again.over else 'is not over'}. Where each trains best, {said}, WADA's training loss is "
-        f"{loss:.4f} beside {label(first)}'s {ends[first][0]:.4f}, and its test accuracy "
-        f"{100 * accuracy:.2f} % beside baselines' {100 * most:.2f} % at most. Where each tests best, {seeds} and the "
-        f"test images themselves choosing among {best['wada'].rates} step sizes of WADA's and {best[top].rates} of "
-        f"{label(top)}'s, it is {100 * best['wada'].top:.2f} % beside {100 * best[top].top:.2f} %)"
+        f"Where each trains best, {said}, WADA's training loss is {loss:.4f} beside {label(first)}'s "
+        f"{ends[first][0]:.4f}, and its test accuracy {100 * accuracy:.2f} % beside baselines' {100 * most:.2f} % at "
+        "most."
+    )
+
+
+def _tested(again: Again) -> str:
+    best, seeds = again.told, _counted(again.seeds)
+    top = max(BASELINES, key=lambda method: best[method].top)
+    return (
+        f"Where each tests best, {seeds} and the test images themselves choosing among {best['wada'].rates} step sizes "
+        f"of WADA's and {best[top].rates} of {label(top)}'s, it is {100 * best['wada'].top:.2f} % beside "
+        f"{100 * best[top].top:.2f} %."
+    )
+
+
+def _as_good(evidence: Evidence, name: str, again: Again) -> dict[str, tuple[float, float, float]]:
+    """Where a method's loss is the least but for what seeds differ by, and its accuracy is better by what matters."""
+    found = {}
+    for method, one in again.told.items():
+        there = again.as_good(method, _between_seeds(evidence, name, method))
+        if there is not None and there[2] > one.accuracy + ACCURACY_MARGIN:
+            found[method] = there
+    return found
+
+
+def _by_chance(method: str, seeds: int, lr: float, loss: float, accuracy: float) -> str:
+    return (
+        f"To within what seeds differ by, {label(method)} trains as well at {lr:g} ({loss:.4f}, "
+        f"{_counted(seeds)}), and tests at {100 * accuracy:.2f} % there."
     )
 
 
@@ -425,16 +478,26 @@ def _rates(evidence: Evidence) -> dict[str, list[str]]:
     return found
 
 
-def _close(evidence: Evidence) -> tuple[int, int]:
+def _close(evidence: Evidence, anew: Mapping[str, Again]) -> tuple[int, int]:
     """In how many of all searches the next best step size was within the standard deviation of seeds."""
-    close = every = 0
-    for (name, method), rows in evidence.tried[evidence.tried["stage"] == "fine"].groupby(["experiment", "method"]):
-        losses = np.sort(rows["train_loss"].to_numpy())
-        ends: Any = stats.finals(evidence.of(str(name)), "train_loss")
-        deviation = ends.loc[ends["method"] == method, "value"].std()
-        every += 1
-        close += bool(len(losses) > 1 and losses[1] - losses[0] < deviation)
-    return close, every
+    fine = evidence.tried[evidence.tried["stage"] == STAGES[1]]
+    tried = [
+        (name, method, list(rows["train_loss"])) for (name, method), rows in fine.groupby(["experiment", "method"])
+    ]
+    tried += [
+        (name, method, [loss for loss, _ in means.values()])
+        for name, again in anew.items()
+        if again.over
+        for method, means in again.means.items()
+    ]
+    gaps = [(np.diff(np.sort(losses)[:2]), _between_seeds(evidence, name, method)) for name, method, losses in tried]
+    return sum(bool((gap < deviation).any()) for gap, deviation in gaps), len(gaps)
+
+
+def _between_seeds(evidence: Evidence, name: str, method: str) -> float:
+    """The standard deviation over seeds of the training loss that a method ends at."""
+    ends: Any = stats.finals(evidence.of(name), "train_loss")
+    return float(ends.loc[ends["method"] == method, "value"].std())
 
 
 def _accuracies(evidence: Evidence, anew: Mapping[str, Again]) -> list[dict[str, Any]]:
@@ -468,22 +531,20 @@ def _shares_told(share: float, top: float, at: float) -> str:
     return f"{100 * share:.2f} %" + (f", {100 * top:.2f} % at {at:g}" if top > share else "")
 
 
-def _known(evidence: Evidence, outcomes: list[dict[str, Any]]) -> dict[str, Any] | None:
+def _known(evidence: Evidence) -> dict[str, Any] | None:
     """What there is to hold beside the accuracies known for ResNet-20 on CIFAR-10: at what was chosen, and elsewhere.
 
     The latter is from the longest runs that a search was made with, also from one that is done again.
     """
     name = "resnet20 on cifar10"
-    means = [
-        row["means"] for row in outcomes if (row["panel"].experiment, row["panel"].metric) == (name, "test_accuracy")
-    ]
     epochs, seeds, best = longest(evidence, name)
-    if not means or not best:
+    if not best or name not in {panel.experiment for panel in evidence.panels}:
         return None
+    ranks: Any = stats.ranking(evidence.of(name), "test_accuracy")
     rates = sorted({one.rates for one in best.values()})
     counts = [sum(one.top >= share for one in best.values()) for share in _RESNET]
     return {
-        "means": sorted(means[0].values()),
+        "means": [_mean(row, "test_accuracy") for row in ranks.sort_values("mean").to_dict("records") if row["n"]],
         "epochs": epochs,
         "seeds": _counted(seeds),
         "rates": " to ".join(f"{count}" for count in dict.fromkeys((rates[0], rates[-1]))),
@@ -578,6 +639,9 @@ def _retold(evidence: Evidence, anew: Mapping[str, Again]) -> dict[str, dict[str
             "seeds": _counted(again.seeds),
             "moved": again.over and again.moved(evidence.chosen[name]),
             "told": [_best_told(method, one, evidence.chosen[name][method]) for method, one in again.told.items()],
+            "chance": [
+                _by_chance(method, again.seeds, *there) for method, there in _as_good(evidence, name, again).items()
+            ],
             "known": f"{again.known} of {again.every} seeds",
             "ends": [
                 f"{label(method)} {loss:.4f} and {100 * share:.2f} %" for method, (loss, share) in again.ends.items()
