@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import os
+import signal
 
 import back_ends
 import pytest
@@ -11,6 +12,8 @@ os.environ.setdefault("KERAS_BACKEND", "jax")  # the others have processes of th
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")  # so that arrays can be sharded
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # a test for each core: threads would only wait for each other
 os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}  # tests build their models, and download none
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell does for what runs behind it: Ctrl-C is tried here
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Keras imports TensorFlow to fit a model. If Triton is imported after it, as torch does for its first optimizer, their
 # two LLVMs clash and end the process.
 if importlib.util.find_spec("triton"):
