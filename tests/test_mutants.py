@@ -516,8 +516,12 @@ MUTANTS = {
     "reproduction: anything trains as well": ("lab/anew.py", "<= best.loss + within", "<= best.loss + 9",
         "test_reproduction.py -k trains_as_well"),
     "reproduction: what is not chosen is": (
-        "lab/reproduction.py", "again.over and lr == again.best[method].lr", "lr == again.best[method].lr",
+        "lab/reproduction.py", "again.best.items()} if again.over else {}", "again.best.items()}",
         "test_reproduction.py -k are_in_the_table"),
+    "reproduction: nothing is as good as itself": ("lab/anew.py", "if lr == best.lr or loss <=", "if loss <=",
+        "test_reproduction.py -k trains_as_well"),
+    "reproduction: a study's page is written over": ("cli.py", "    if (out / STUDY).exists():", "    if False:",
+        "test_reproduction.py -k page_of_somebody"),
     "study: archives of searches that are not over are none": ("cli.py", "each.rglob(", "each.glob(",
         "test_study.py -k only_a_search"),
     "study: what chose is told without a break": ("lab/study.py", 'apart = "; ".join(', 'apart = " ".join(',

@@ -613,8 +613,9 @@ def test_accuracies_are_drawn_of_a_search_that_was_done_again_when_it_is_over(tm
 
 
 def test_step_sizes_of_a_search_that_is_done_again_are_in_the_table(tmp_path, anew):
-    """Also before it is over; then nothing is chosen."""
+    """Also before it is over; then nothing is chosen. Of those that diverged there is no loss."""
     path, searched = anew
+    *_, lost = sorted(of(searched, "adam"), key=last_loss)
     for more, chosen in (([], False), ([chosen_again(searched, method, 1) for method in PAPER_METHODS], True)):
         archive([*searched, *more], {}, path)
         rebuild(tmp_path)
@@ -627,6 +628,10 @@ def test_step_sizes_of_a_search_that_is_done_again_are_in_the_table(tmp_path, an
             least = min(runs, key=last_loss)
             assert rows["train_loss"].min() == pytest.approx(last_loss(least), rel=1e-5)
             assert rows.loc[rows["chosen"], "lr"].tolist() == [least.config["lr"]] * chosen
+    archive([gone(run, 9) if run is lost else run for run in searched], {}, path)
+    rebuild(tmp_path)
+    rows = pd.read_csv(tmp_path / "step-sizes.csv").query("stage == 'fine, again' and method == 'adam'")
+    assert rows.loc[rows["train_loss"].isna(), "lr"].tolist() == [lost.config["lr"]]
 
 
 def test_what_trains_as_well_and_tests_better_is_told(tmp_path, anew):
@@ -652,6 +657,13 @@ def test_what_trains_as_well_and_tests_better_is_told(tmp_path, anew):
     assert "To within" not in page(last_loss(first) + 1.1 * between, share)
     assert "To within" not in page(loss, last_share(first) + 0.002), "too little to matter"
     assert "To within" not in page(loss, last_share(first) - 0.003)
+    # Of what is shown all but one seed diverged: nobody knows how much seeds differ by.
+    before = archive_of(tmp_path / "records", AGAIN)
+    runs, names = restore(before)
+    late = [run.config["method"] == "wada" and AGAIN in names[run.key] and run.config["seed"] > 0 for run in runs]
+    archive([gone(run, 9) if lost else run for run, lost in zip(runs, late, strict=True)], names, before)
+    assert sum(late) == 7
+    assert "To within" not in page(loss, share)
 
 
 def test_where_losses_still_fall_is_told():
@@ -1051,7 +1063,7 @@ def test_the_whole_pipeline_in_small(tmp_path, small, one_thread):
         (["--no-train", "-o", "experiments/paper/mlp_mnist.toml"], "it must be a folder that can be written"),
         (["--no-train", "--only", "mlp"], "Invalid only: ['mlp']"),
         (["--no-train", "--device", "cpu"], "Invalid device: 'cpu'"),
-        (["--no-train", "--experiments", "elsewhere"], "Invalid experiments: "),
+        (["--no-train", "--experiments", "elsewhere"], "Invalid experiments: 'elsewhere' (it is for training"),
         (["--no-train", "--every", "20"], "Invalid every: 20 (it is for training"),
         (["--device", "abacus", "--quick"], "Invalid device: 'abacus'"),
     ],
@@ -1222,17 +1234,33 @@ def test_walks_and_costs_that_are_there_are_not_lost(tmp_path, monkeypatch):
     assert {path.name: path.read_bytes() for path in records.iterdir()} == before
 
 
-@pytest.mark.parametrize("words", [["reproduce", "--quick", "--out", ""], ["reproduce", "--quick", "--out", "."]])
-def test_a_page_of_somebody_s_own_is_not_written_over(words, tmp_path, monkeypatch):
+@pytest.mark.parametrize("out", ["", ".", "elsewhere/.."])
+def test_a_page_of_somebody_s_own_is_not_written_over(out, tmp_path, monkeypatch):
+    """Be it of somebody who has swept, which leaves a file of records, or of a study."""
     shutil.copytree(EXPERIMENTS, tmp_path / "experiments" / "paper")
-    (tmp_path / "README.md").write_text("mine")
+    (tmp_path / "elsewhere").mkdir()
+    page, database = tmp_path / "README.md", tmp_path / "runs.db"
+    page.write_text("mine")
+    Records(database)
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, words)
-    assert "README.md: it is not of records that are here, and would be overwritten (use another" in str(
-        result.exception
+    told = (
+        "README.md: it is not of records that are here, and would be overwritten (use another --out, or move it away)"
     )
-    assert (tmp_path / "README.md").read_text() == "mine"
-    assert len([*tmp_path.iterdir()]) == 2
+    for also, said in (([], told), (["study.toml"], "it is the folder of a study")):
+        for name in also:
+            (tmp_path / name).touch()
+        refused = CliRunner().invoke(app, ["reproduce", "--quick", "--out", out])
+        assert said in str(refused.exception)
+        assert page.read_text() == "mine"
+        assert len([*tmp_path.iterdir()]) == 4 + len(also)
+
+
+def test_costs_alone_are_no_page(tmp_path, monkeypatch, one_thread):
+    monkeypatch.setattr(costs, "MODELS", ("softmax",))
+    monkeypatch.chdir(EXPERIMENTS.parents[1])
+    said = call("--quick", "--only", "costs", "-o", tmp_path).output
+    assert "Page none yet: in " in " ".join(said.split())
+    assert [path.name for path in (tmp_path / "records").iterdir()] == ["costs.csv"]
 
 
 def test_quick_is_the_same_on_digits():

@@ -368,11 +368,14 @@ def _reproduce(
     Stop with Ctrl-C when you like: what is finished is kept in OUT/records, and the same command continues.
     """
     _need_the_lab()
-    from wagmf.lab.paper_runs import check_page
+    from wagmf.lab.paper_runs import STUDY, check_page
     from wagmf.lab.reproduction import rebuild
 
     check_page(_check_training(ctx, train, every, only, experiments))
-    folder = _place(out or Path("reproduction-quick" if quick else "reproduction"), train)
+    out = out or Path("reproduction-quick" if quick else "reproduction")
+    if (out / STUDY).exists():
+        refuse("out", str(out), "it is the folder of a study, which has a page of its own")
+    folder = _place(out, train)
     _train_and_write(
         folder,
         partial(_train_paper, folder, experiments, only or [], quick, device, every) if train else None,
@@ -428,7 +431,10 @@ def _check_training(ctx: typer.Context, train: bool, every: int, only: list[str]
     if train:
         return paper_experiments(experiments, only or [])
     for name in _typed(ctx, "only", "device", "every", "experiments"):
-        refuse(name, ctx.params[name], "it is for training, and --no-train trains nothing")
+        value = ctx.params[name]
+        refuse(
+            name, str(value) if isinstance(value, Path) else value, "it is for training, and --no-train trains nothing"
+        )
     return []
 
 
@@ -448,8 +454,9 @@ def _place(path: Path, train: bool) -> Path:
         there = any((path / "records").glob("*.jsonl.gz"))
         if not train and not there:
             raise Refused(f"{path / 'records'}: there are no records in it")
-        if not there and (page := path / "README.md").exists() and not (path / "runs.db").exists():
-            raise Refused(f"{page}: it is not of records that are here, and would be overwritten (use another --out)")
+        if not there and (page := path / "README.md").exists():
+            told = "it is not of records that are here, and would be overwritten"
+            raise Refused(f"{page}: {told} (use another --out, or move it away)")
     return _folder(path)
 
 
@@ -461,9 +468,11 @@ def _train_and_write(folder: Path, train: Callable[[], None] | None, write: Call
             train()
     except KeyboardInterrupt:
         stopped = True
-    if not stopped or any((folder / "records").glob("*.gz")):
+    if any((folder / "records").glob("*.gz")):
         for path in write():
             _say(f"Wrote     {path}")
+    elif not stopped:
+        _say(f"Page      none yet: in {folder / 'records'} there are neither runs nor walks")
     if stopped:
         _err.print("Stopped: what was finished is kept; the same command continues.", highlight=False)
         raise typer.Exit(130)

@@ -73,10 +73,11 @@ class Again:
     def as_good(self, method: str, within: float) -> tuple[float, float, float] | None:
         """Of step sizes that train as well, but for so much, the one that tests best: with its loss and its accuracy.
 
-        Nothing if it is the one that trains best.
+        Nothing if it is the one that trains best; ``within`` may be NaN, where nobody knows how much seeds differ by.
         """
         best, means = self.best[method], self.means[method]
-        lr = max((lr for lr in means if means[lr][0] <= best.loss + within), key=lambda lr: means[lr][1])
+        level = [lr for lr, (loss, _) in means.items() if lr == best.lr or loss <= best.loss + within]
+        lr = max(level, key=lambda lr: means[lr][1])
         return None if lr == best.lr else (lr, *means[lr])
 
     @property

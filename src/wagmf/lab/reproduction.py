@@ -29,6 +29,7 @@ from wagmf.lab.evidence import (
     shares,
     significance_table,
     stack_of,
+    tried_rates,
     without_seeds,
 )
 from wagmf.lab.figures import best, sensitivity, training
@@ -195,14 +196,14 @@ def _claims_table(found: list[Verdict]) -> pd.DataFrame:
 
 
 def _tried(evidence: Evidence, anew: Mapping[str, Again]) -> pd.DataFrame:
-    """Every step size that was tried, also in searches that are done again."""
-    rows = [
-        (name, f"{STAGES[1]}, again", again.epochs, method, lr, *ends, again.over and lr == again.best[method].lr)
-        for name, again in anew.items()
-        for method, means in again.means.items()
-        for lr, ends in means.items()
-    ]
-    return pd.DataFrame([*evidence.tried.itertuples(index=False, name=None), *rows], columns=TRIED)
+    """Every step size that was tried, also in searches that are done again, whose second stage alone is told."""
+    found = [evidence.tried]
+    for name, again in anew.items():
+        there = {f"{name}, {STAGES[1]}": again.curves}
+        rates = {method: one.lr for method, one in again.best.items()} if again.over else {}
+        rows = tried_rates(lambda stage, there=there: there.get(stage, ()), name, rates)
+        found.append(pd.DataFrame(rows, columns=TRIED).assign(stage=f"{STAGES[1]}, again"))
+    return pd.concat(found, ignore_index=True)
 
 
 def _text(
