@@ -435,7 +435,7 @@ MUTANTS = {
         "lab/anew.py", "set.intersection(*map(set, ends.values()))", "set.union(*map(set, ends.values()))",
         "test_reproduction.py -k told_of_until"),
     "reproduction: what was chosen again is told by its search": (
-        "lab/reproduction.py", "ends = again.ends or {", "ends = {",
+        "lab/retold.py", "ends = again.ends or {", "ends = {",
         "test_reproduction.py -k told_of_until"),
     "study: a question of nothing is asked after training": ("cli.py", "    check_questions(study, experiments)\n", "",
         "test_study.py -k before_training"),
@@ -511,7 +511,7 @@ MUTANTS = {
     "reproduction: what was not asked for passes": ("cli.py", 'source.name == "COMMANDLINE"', 'source.name == "X"',
         "test_reproduction.py -k cannot_be_done_is_refused"),
     "reproduction: what trains as well need not test better": (
-        "lab/reproduction.py", " and there[2] > one.accuracy + ACCURACY_MARGIN", "",
+        "lab/retold.py", " and there[2] > one.accuracy + ACCURACY_MARGIN", "",
         "test_reproduction.py -k trains_as_well"),
     "reproduction: anything trains as well": ("lab/anew.py", "<= best.loss + within", "<= best.loss + 9",
         "test_reproduction.py -k trains_as_well"),
@@ -576,11 +576,11 @@ MUTANTS = {
         "lab/anew.py", "again.told.keys() >= set(_METHODS)", "again.told",
         "test_reproduction.py -k by_what_chooses"),
     "reproduction: runs of the search that diverged are its choice's": (
-        "lab/reproduction.py", '"own_diverged": sum(bool(run.diverged) for run in again.own)',
+        "lab/retold.py", '"own_diverged": sum(bool(run.diverged) for run in again.own)',
         '"own_diverged": sum(bool(run.diverged) for run in (*again.runs, *again.own))',
         "test_reproduction.py -k told_of_until"),
     "reproduction: what is told of is told of nowhere": (
-        "lab/reproduction.py", " for run in evidence.anew if run.key not in told)", " for run in evidence.anew)",
+        "lab/retold.py", " for run in evidence.anew if run.key not in told)", " for run in evidence.anew)",
         "test_reproduction.py -k told_of_nowhere"),
     "records: an end without a value is nothing": ("lab/records.py", 'return float("nan") if last is None else last',
         "return last", "test_anew.py -k no_value"),

@@ -80,6 +80,7 @@ ORDER = [
     "wagmf.lab.answers",
     "wagmf.lab.evidence",
     "wagmf.lab.anew",
+    "wagmf.lab.retold",
     "wagmf.lab.report",
     "wagmf.lab.reproduction",
     "wagmf.lab.study",

@@ -91,6 +91,11 @@ class Evidence:
         curves: Any = self.all.curves
         return curves[curves["experiment"] == experiment].reset_index(drop=True)
 
+    def between_seeds(self, experiment: str, method: str) -> float:
+        """The standard deviation over seeds of the training loss that a method ends at; NaN if fewer than two did."""
+        ends: Any = stats.finals(self.of(experiment), "train_loss")
+        return float(ends.loc[ends["method"] == method, "value"].std())
+
     def trained_for(self, experiment: str) -> list[Run]:
         """All runs that are shown of an experiment, or of its searches, or were before others replaced them."""
         return [

@@ -16,7 +16,7 @@ import pandas as pd
 
 from wagmf.arguments import Refused
 from wagmf.lab import plots, stats
-from wagmf.lab.anew import Again, Best, longest, searched_again
+from wagmf.lab.anew import Again, longest, searched_again
 from wagmf.lab.answers import ALPHA
 from wagmf.lab.claims import ACCURACY_MARGIN, LOSS_MARGIN, Verdict, verdicts
 from wagmf.lab.evidence import (
@@ -39,6 +39,7 @@ from wagmf.lab.looks import MODEL_TITLES, QUANTITIES, Leads, Panel, label, style
 from wagmf.lab.paper import BASELINES, OURS, PAIRS, PANELS, Printed
 from wagmf.lab.records import Tables, environment_of, write_csv
 from wagmf.lab.report import report
+from wagmf.lab.retold import counted, retold, so_far, told_nowhere
 from wagmf.lab.tuning import FINE, next_rates, same_rate
 
 __all__ = ["rebuild"]
@@ -226,7 +227,7 @@ def _text(
         least=f"2/{2 ** int(_seeds(evidence).split()[0])}",
         verdicts=found,
         outcomes=outcomes,
-        summary=_summary(outcomes, _early(evidence), _at_other_rates(evidence, outcomes), _so_far(evidence, anew)),
+        summary=_summary(outcomes, _early(evidence), _at_other_rates(evidence, outcomes), so_far(evidence, anew)),
         pairs=PAIRS,
         rows=_table_rows(evidence, table),
         counts=_counts(table),
@@ -241,8 +242,8 @@ def _text(
         moved=_moved(evidence),
         shorter=_shorter(evidence),
         twice=_twice(evidence),
-        anew=_retold(evidence, anew),
-        aside=_aside(evidence, anew),
+        anew=retold(evidence, anew),
+        aside=told_nowhere(evidence, anew),
         uncounted=(len(evidence.anew), sum(minutes(evidence.anew).values())),
         onward=_onward(evidence),
         penalties=_penalties(evidence),
@@ -374,61 +375,6 @@ def _early(evidence: Evidence) -> list[str]:
     return [title_of(each["experiment"]) for each in _shorter(evidence)]
 
 
-def _so_far(evidence: Evidence, anew: Mapping[str, Again]) -> list[str]:
-    """How WADA stands to baselines by searches that are done again: where each trains best, where each tests best."""
-    found = []
-    for name, again in anew.items():
-        words = f"{title_of(name)}: a search with runs of {again.epochs} epochs "
-        if not again.told.keys() >= {"wada", *BASELINES}:
-            found.append(f"{words}is not over, and has not come to all methods yet.")
-            continue
-        has = "has chosen others" if again.moved(evidence.chosen[name]) else "has chosen the same"
-        chance = [_by_chance(method, again.seeds, *there) for method, there in _as_good(evidence, name, again).items()]
-        parts = [f"{words}{has if again.over else 'is not over'}.", _trained(again), *chance, _tested(again)]
-        found.append(" ".join(parts))
-    return found
-
-
-def _trained(again: Again) -> str:
-    best = again.told
-    ends = again.ends or {method: (one.loss, one.accuracy) for method, one in best.items()}
-    (loss, accuracy), first = ends["wada"], min(BASELINES, key=lambda method: ends[method][0])
-    most = max(ends[method][1] for method in BASELINES)
-    said = f"by {again.known} of {again.every} seeds" if again.ends else f"by {_counted(again.seeds)}"
-    return (
-        f"Where each trains best, {said}, WADA's training loss is {loss:.4f} beside {label(first)}'s "
-        f"{ends[first][0]:.4f}, and its test accuracy {100 * accuracy:.2f} % beside baselines' {100 * most:.2f} % at "
-        "most."
-    )
-
-
-def _tested(again: Again) -> str:
-    best, seeds = again.told, _counted(again.seeds)
-    top = max(BASELINES, key=lambda method: best[method].top)
-    return (
-        f"Where each tests best, {seeds} and the test images themselves choosing among {best['wada'].rates} step sizes "
-        f"of WADA's and {best[top].rates} of {label(top)}'s, it is {100 * best['wada'].top:.2f} % beside "
-        f"{100 * best[top].top:.2f} %."
-    )
-
-
-def _as_good(evidence: Evidence, name: str, again: Again) -> dict[str, tuple[float, float, float]]:
-    """Where a method's loss is the least but for what seeds differ by, and its accuracy is better by what matters."""
-    found = {}
-    for method, one in again.told.items():
-        there = again.as_good(method, _between_seeds(evidence, name, method))
-        if there is not None and there[2] > one.accuracy + ACCURACY_MARGIN:
-            found[method] = there
-    return found
-
-
-def _by_chance(method: str, seeds: int, lr: float, loss: float, accuracy: float) -> str:
-    return (
-        f"To within what seeds differ by, {label(method)} trains as well at {lr:g} ({loss:.4f}, "
-        f"{_counted(seeds)}), and tests at {100 * accuracy:.2f} % there."
-    )
-
-
 def _called(row: dict[str, Any]) -> str:
     return f"{title_of(row['panel'].experiment)}, {QUANTITIES[row['panel'].metric]}"
 
@@ -491,14 +437,8 @@ def _close(evidence: Evidence, anew: Mapping[str, Again]) -> tuple[int, int]:
         if again.over
         for method, means in again.means.items()
     ]
-    gaps = [(np.diff(np.sort(losses)[:2]), _between_seeds(evidence, name, method)) for name, method, losses in tried]
+    gaps = [(np.diff(np.sort(losses)[:2]), evidence.between_seeds(name, method)) for name, method, losses in tried]
     return sum(bool((gap < deviation).any()) for gap, deviation in gaps), len(gaps)
-
-
-def _between_seeds(evidence: Evidence, name: str, method: str) -> float:
-    """The standard deviation over seeds of the training loss that a method ends at."""
-    ends: Any = stats.finals(evidence.of(name), "train_loss")
-    return float(ends.loc[ends["method"] == method, "value"].std())
 
 
 def _accuracies(evidence: Evidence, anew: Mapping[str, Again]) -> list[dict[str, Any]]:
@@ -547,7 +487,7 @@ def _known(evidence: Evidence) -> dict[str, Any] | None:
     return {
         "means": [_mean(row, "test_accuracy") for row in ranks.sort_values("mean").to_dict("records") if row["n"]],
         "epochs": epochs,
-        "seeds": _counted(seeds),
+        "seeds": counted(seeds),
         "rates": " to ".join(f"{count}" for count in dict.fromkeys((rates[0], rates[-1]))),
         "shares": " or ".join(f"{100 * share:.2f} % ({who})" for share, who in _RESNET.items()),
         "reached": [_explained(count, len(best), share) for share, count in zip(_RESNET, counts, strict=True)],
@@ -626,47 +566,6 @@ def _onward(evidence: Evidence) -> list[str]:
         for method, losses in (losses_by_rate(fine, TUNED) if len(fine) else {}).items():
             found += [f"{label(method)} to {lr:g} in {title_of(name)}" for lr in next_rates(losses, losses, FINE)]
     return found
-
-
-def _retold(evidence: Evidence, anew: Mapping[str, Again]) -> dict[str, dict[str, Any]]:
-    """What is said of searches that are done again: what they have found, and what came of that so far."""
-    return {
-        name: {
-            "runs": len(again.runs),
-            "over": again.over,
-            "diverged": sum(bool(run.diverged) for run in again.runs),
-            "own_diverged": sum(bool(run.diverged) for run in again.own),
-            "epochs": again.epochs,
-            "seeds": _counted(again.seeds),
-            "moved": again.over and again.moved(evidence.chosen[name]),
-            "told": [_best_told(method, one, evidence.chosen[name][method]) for method, one in again.told.items()],
-            "chance": [
-                _by_chance(method, again.seeds, *there) for method, there in _as_good(evidence, name, again).items()
-            ],
-            "known": f"{again.known} of {again.every} seeds",
-            "ends": [
-                f"{label(method)} {loss:.4f} and {100 * share:.2f} %" for method, (loss, share) in again.ends.items()
-            ],
-        }
-        for name, again in anew.items()
-    }
-
-
-def _aside(evidence: Evidence, anew: Mapping[str, Again]) -> list[str]:
-    """Runs that are kept apart and of which nothing is told, such as those of a search that has hardly begun."""
-    told = {run.key for again in anew.values() for run in (*again.runs, *again.own)}
-    counts = Counter(experiment_of(run.experiment) for run in evidence.anew if run.key not in told)
-    return [f"{count} of {name}" for name, count in sorted(counts.items())]
-
-
-def _counted(seeds: int) -> str:
-    return "one seed" if seeds == 1 else f"{seeds} seeds"
-
-
-def _best_told(method: str, one: Best, chosen: float) -> str:
-    best = f"; at most {100 * one.top:.2f} %, at {one.top_lr:g}" if one.top_lr != one.lr else ""
-    told = f"{one.loss:.4f} and {100 * one.accuracy:.2f} %{best}; shown here is {chosen:g}"
-    return f"{label(method)} {one.lr:g} ({told})"
 
 
 def _twice(evidence: Evidence) -> list[dict[str, Any]]:
